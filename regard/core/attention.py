@@ -1,0 +1,144 @@
+"""Attention in four verbs: `project` a memory to keys and values, `weigh` them, `read` what was weighed, or `look`: both at once.
+
+    weights = softmax(score(q, K))        context = weights · V
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.core.mask import Mask
+from regard.core.probe import Probe
+from regard.core.score import Dots, Place, Score, make_score
+from regard.core.state import KV
+from regard.errors import ConfigError
+
+
+class Attention(nn.Module):
+    """Queries of width `dim` look at a memory of width `memory_dim`.
+
+    Whoever watches (`regard.watch`) is shown the rows asked for beside the fused kernel, which stays in use.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        score: str | Score = "scaled_dot",
+        heads: int = 1,
+        memory_dim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if dim % heads:
+            fits = max(h for h in range(1, heads) if dim % h == 0)
+            raise ConfigError(f"dim={dim} does not divide into heads={heads}; try heads={fits}")
+        memory_dim = memory_dim or dim
+        self.score = score if isinstance(score, Score) else make_score(score, dim, memory_dim, heads, bias=bias)
+        plain = isinstance(self.score.key, nn.Identity)  # a score without projections reads the memory as it is
+        self.value: nn.Module = nn.Identity() if plain else nn.Linear(memory_dim, dim, bias=bias)
+        self.output: nn.Module = nn.Identity() if plain else nn.Linear(dim, dim, bias=bias)
+        self.heads, self.dropout = heads, dropout
+        self.probes: tuple[Probe, ...] = ()  # set by watch
+        self.gain: Tensor | None = None  # (H,) set by silence
+
+    def project(self, memory: Tensor) -> KV:
+        """Keys and values of a memory, to be computed once and looked at often."""
+        return KV.of(self._split(self.score.key(memory)), self._split(self.value(memory)))
+
+    def weigh(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
+        """(B, H, Q, K): non-negative, each row sums to one; a row with nothing to see is zero."""
+        q = _gather(self._split(self.score.query(x)), kv, mask)
+        return _scatter(_weigh(self.score(q, kv.keys, _place(q, kv, mask)), mask), len(x))
+
+    def read(self, weights: Tensor, kv: KV) -> Tensor:
+        """(B, Q, dim): the values in the mixture that the weights say. What is read is what a watcher sees."""
+        if self.gain is not None:
+            weights = weights * self.gain.to(weights)[:, None, None]
+        for probe in self.probes:
+            probe.keep(probe.pick(weights.detach()))
+        dropped = F.dropout(weights, self.dropout, self.training)
+        return self.output(self._merge(_scatter(_gather(dropped, kv) @ kv.values, len(weights))))
+
+    def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
+        """`read(weigh(x))` in one fused kernel, where the score is a dot product."""
+        q = _gather(self._split(self.score.query(x)), kv, mask)
+        dots = self.score.prepare(q, kv.keys, _place(q, kv, mask))
+        if dots is None:
+            return self.read(_scatter(_weigh(self.score(q, kv.keys, _place(q, kv, mask)), mask), len(x)), kv)
+        context = _scatter(_fused(dots, kv.values, mask, self.dropout if self.training else 0.0), len(x))
+        if self.gain is not None:
+            context = context * self.gain.to(context)[:, None, None]
+        for probe in self.probes:
+            self._show(probe, dots, mask, len(x))
+        return self.output(self._merge(context))
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Mask = Mask()) -> Tensor:
+        return self.look(x, self.project(x if memory is None else memory), mask)
+
+    @torch.no_grad()
+    def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:
+        """The rows that a probe asked for, from the same q, k and mask as the fused kernel's."""
+        q, k = _scatter(dots.q, batch), dots.k
+        rows = probe.rows(q.shape[-2], q.device)
+        table = _scatter(_gather(probe.pick(q), k) * dots.scale @ probe.of_heads(k).transpose(-2, -1), batch)
+        if dots.bias is not None:
+            table = table + probe.pick(dots.bias)
+        seen = mask.dense(q.shape[-2], k.shape[-2], q.device, rows)
+        if seen is not None:
+            seen = probe.of_heads(seen)
+            seen = seen.repeat_interleave(batch // len(seen), 0) if len(seen) > 1 else seen
+        weights = _softmax(table, seen)
+        if self.gain is not None:
+            weights = weights * probe.of_heads(self.gain.to(weights)[None, :, None, None])
+        probe.keep(weights)
+
+    def _split(self, x: Tensor) -> Tensor:  # (B, Q, dim) -> (B, H, Q, D)
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def _merge(self, x: Tensor) -> Tensor:  # (B, H, Q, D) -> (B, Q, dim)
+        return x.transpose(1, 2).flatten(2)
+
+
+def _gather(q: Tensor, kv: KV | Tensor, mask: Mask | None = None) -> Tensor:
+    """Hypotheses that share the memory of their sentence ask together: (B·n, H, Q, D) -> (B, H, n·Q, D)."""
+    rows = kv.rows if isinstance(kv, KV) else len(kv)
+    if len(q) == rows:
+        return q
+    if len(q) % rows or not (mask is None or mask.of_keys_alone):
+        raise ValueError(f"{len(q)} rows cannot share a memory of {rows} rows under this mask; repeat the memory first")
+    return q.unflatten(0, (rows, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def _scatter(t: Tensor, batch: int) -> Tensor:
+    """The way back: (B, H, n·Q, D) -> (B·n, H, Q, D)."""
+    if len(t) == batch:
+        return t
+    return t.unflatten(2, (batch // len(t), -1)).transpose(1, 2).flatten(0, 1)
+
+
+def _place(q: Tensor, kv: KV, mask: Mask) -> Place:
+    return Place(mask.start(q.shape[-2], kv.length))
+
+
+def _weigh(table: Tensor, mask: Mask) -> Tensor:
+    return _softmax(table, mask.dense(table.shape[-2], table.shape[-1], table.device))
+
+
+def _softmax(table: Tensor, seen: Tensor | None) -> Tensor:
+    """A row with nothing to see becomes zero, as in the fused kernel; -inf would make it NaN."""
+    if seen is None:
+        return table.softmax(-1)
+    return table.masked_fill(~seen, torch.finfo(table.dtype).min).softmax(-1).masked_fill(~seen, 0.0)
+
+
+def _fused(dots: Dots, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+    q, k = dots.q.shape[-2], dots.k.shape[-2]
+    causal = dots.bias is None and mask.plainly_causal(q, k)
+    seen = None if causal else mask.dense(q, k, dots.q.device)
+    if dots.bias is not None:
+        seen = dots.bias if seen is None else dots.bias.masked_fill(~seen, float("-inf"))
+    return F.scaled_dot_product_attention(dots.q, dots.k, v, seen, dropout, causal, scale=dots.scale)

@@ -1,0 +1,84 @@
+"""The Transformer's block: sublayers, each inside a residual whose order is a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from regard.core.attention import Attention
+from regard.core.mask import Mask
+from regard.core.state import KV
+
+Sublayer = Callable[[Tensor], Tensor]
+
+
+class PostNorm(nn.Module):
+    """LN(x + f(x)), as in the paper."""
+
+    def __init__(self, dim: int, dropout: float = 0.0, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.norm, self.dropout = nn.LayerNorm(dim, epsilon), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        return self.norm(x + self.dropout(sublayer(x)))
+
+    @staticmethod
+    def closing(dim: int, epsilon: float = 1e-5) -> nn.Module:
+        """What a stack of such blocks ends with: each ends with its own norm already."""
+        return nn.Identity()
+
+
+class PreNorm(PostNorm):
+    """x + f(LN(x)), as in the authors' later code: trains deeper without a gentle warm-up."""
+
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        return x + self.dropout(sublayer(self.norm(x)))
+
+    @staticmethod
+    def closing(dim: int, epsilon: float = 1e-5) -> nn.Module:
+        return nn.LayerNorm(dim, epsilon)
+
+
+RESIDUALS: dict[str, type[PostNorm]] = {"post": PostNorm, "pre": PreNorm}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "gelu_tanh": lambda: nn.GELU("tanh")}
+
+
+class FeedForward(nn.Sequential):
+    """W₂ · activation(W₁x + b₁) + b₂, at each position alone."""
+
+    def __init__(self, dim: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
+        super().__init__(nn.Linear(dim, hidden), ACTIVATIONS[activation](), nn.Dropout(dropout), nn.Linear(hidden, dim))
+
+
+class Block(nn.Module):
+    """Self-attention, then cross-attention where there is a memory to read, then the feed-forward."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        feed_forward: nn.Module,
+        residual: Callable[[], nn.Module],
+        cross: Attention | None = None,
+    ) -> None:
+        super().__init__()
+        self.attention, self.around_attention = attention, residual()
+        self.cross, self.around_cross = cross, residual() if cross is not None else None
+        self.feed_forward, self.around_feed_forward = feed_forward, residual()
+
+    def forward(
+        self, x: Tensor, mask: Mask, *, past: KV | None = None, memory: KV | None = None, memory_mask: Mask = Mask()
+    ) -> tuple[Tensor, KV]:
+        """`past` is what this block has projected so far; it comes back with the keys and values of x at its end."""
+        seen: KV
+
+        def look(h: Tensor) -> Tensor:
+            nonlocal seen
+            new = self.attention.project(h)
+            seen = new if past is None else past.extend(new)
+            return self.attention.look(h, seen, mask)
+
+        x = self.around_attention(x, look)
+        if self.cross is not None and self.around_cross is not None:
+            x = self.around_cross(x, lambda h: self.cross.look(h, memory, memory_mask))
+        return self.around_feed_forward(x, self.feed_forward), seen

@@ -1,0 +1,95 @@
+"""The head owns logits and loss, so that nobody ever materialises (B, T, V)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CHUNK = 2**24  # most logits alive at once on a CPU; a GPU takes more at a time (see _rows)
+
+
+@dataclass
+class Loss:
+    """Summed over `count` tokens, so that accumulating micro-batches is exact."""
+
+    total: Tensor
+    count: int
+    parts: dict[str, Tensor] = field(default_factory=dict)  # further sums worth logging: "nll" is the loss without smoothing
+    carry: Any = None  # what the next batch wants to know of this one
+
+
+class Head(nn.Module):
+    """Hidden states to words: logits = W·h (+ b). `tied` lends the matrix of an embedding."""
+
+    def __init__(self, dim: int, vocab: int, *, tied: nn.Embedding | None = None, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab, dim)) if tied is None else tied.weight
+        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
+        if tied is None:
+            nn.init.normal_(self.weight, std=dim**-0.5)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return nn.functional.linear(hidden, self.weight, self.bias)
+
+    def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor, smoothing: float = 0.0) -> Loss:
+        """Cross-entropy at the real positions: targets are (1 - ε)·one-hot + ε/V (Szegedy et al.), summed.
+
+        hidden (B, T, dim), targets (B, T), real (B, T). Entered by __call__, as the model is, so that hooks run and it compiles.
+        """
+        at = real.flatten().nonzero().squeeze(1)
+        words = targets.flatten().index_select(0, at)
+        total, nll = _CrossEntropy.apply(hidden.flatten(0, -2).index_select(0, at), self.weight, self.bias, words, smoothing)
+        return Loss(total, len(words), {"nll": nll})
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Product, softmax and both gradients, some rows at a time: the table of logits is gone before the next rows come.
+
+    With p = softmax(Wh), the loss of a row is lse - (1-ε)·z_y - ε·mean(z), and its gradient in z is p - (1-ε)·e_y - ε/V.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        learning = any(ctx.needs_input_grad)
+        d_hidden = torch.empty_like(hidden) if learning else None
+        d_weight = torch.zeros_like(weight) if learning else None
+        d_bias = torch.zeros_like(bias) if learning and bias is not None else None
+        total, nll = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros((), dtype=torch.float32)
+        if hidden.dtype == torch.float64:
+            total, nll = total.double(), nll.double()
+        vocab = len(weight)
+        rows = _rows(hidden, vocab)
+        for start in range(0, len(words), rows):
+            h, y = hidden[start : start + rows], words[start : start + rows, None]
+            z = nn.functional.linear(h, weight, bias).to(total.dtype)
+            lse = z.logsumexp(-1, keepdim=True)
+            surprise = lse - z.gather(1, y)
+            nll += surprise.sum()
+            total += (1 - smoothing) * surprise.sum() + smoothing * (lse.sum() - z.sum() / vocab)
+            if d_hidden is None or d_weight is None:
+                continue
+            z.sub_(lse).exp_()  # z is now p, and then the gradient
+            if smoothing:
+                z.sub_(smoothing / vocab)
+            z.scatter_add_(1, y, torch.full_like(lse, smoothing - 1))
+            dz = z.to(torch.promote_types(h.dtype, weight.dtype) if not torch.is_autocast_enabled(h.device.type) else torch.bfloat16)
+            d_hidden[start : start + rows] = dz @ weight
+            d_weight += dz.T @ h
+            if d_bias is not None:
+                d_bias += z.sum(0)
+        ctx.save_for_backward(d_hidden, d_weight, d_bias)
+        ctx.mark_non_differentiable(nll)
+        return total, nll
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None
+
+
+def _rows(hidden: Tensor, vocab: int) -> int:
+    return max(1, (CHUNK if hidden.device.type == "cpu" else 32 * CHUNK) // vocab)

@@ -1,0 +1,82 @@
+"""Masks are described, not materialised, so that the fused kernel can recognise the cheap ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys each query may look at. A key is visible when every part that is given allows it."""
+
+    causal: bool = False  # nothing ahead of the query
+    window: int | None = None  # at most this many keys back, the query's own included
+    keys: Tensor | None = None  # (B, K) False at padding
+    segments: Tensor | None = None  # (B, K) packed documents: equal ids may look at each other
+    pairs: Tensor | None = None  # (B|1, H|1, Q, K) anything else
+    offset: int | Tensor | None = None  # where the first query stands among the keys; None: the last query on the last key
+
+    def __and__(self, other: Mask) -> Mask:
+        windows = [w for w in (self.window, other.window) if w is not None]
+        return Mask(
+            causal=self.causal or other.causal,
+            window=min(windows) if windows else None,
+            keys=_both(self.keys, other.keys),
+            segments=_one("segments", self.segments, other.segments),
+            pairs=_both(self.pairs, other.pairs),
+            offset=_one("offset", self.offset, other.offset),
+        )
+
+    @property
+    def of_keys_alone(self) -> bool:
+        """True when every query sees the same keys, so that queries may be rearranged at will."""
+        return not self.causal and self.window is None and self.segments is None and self.pairs is None
+
+    def plainly_causal(self, q: int, k: int) -> bool:
+        """True for the one mask that a fused kernel draws by itself. It aligns top-left, hence only where Q = K."""
+        alone = self.window is None and self.keys is None and self.segments is None and self.pairs is None
+        return self.causal and alone and q == k and self.offset in (None, 0)
+
+    def start(self, q: int, k: int) -> int | Tensor:
+        """Where the first query stands among the keys."""
+        return k - q if self.offset is None else self.offset
+
+    def dense(self, q: int, k: int, device: torch.device | None = None, rows: Tensor | None = None) -> Tensor | None:
+        """(B|1, H|1, Q, K), or None when everything is visible. `rows` draws the lines of those queries alone."""
+        seen = self.pairs if self.pairs is None or rows is None else self.pairs.index_select(-2, rows)
+        if self.keys is not None:
+            seen = _both(seen, self.keys[:, None, None, :])
+        nothing_ahead = q == 1 and self.offset is None
+        if (self.causal and not nothing_ahead) or self.window is not None or self.segments is not None:
+            steps = torch.arange(q, device=device) if rows is None else rows
+            start = self.start(q, k)
+            at = steps + (start[:, None] if isinstance(start, Tensor) and start.ndim else start)  # (Q,) or (B, Q)
+            seen = _both(seen, self._near(at, k))
+        return seen
+
+    def _near(self, at: Tensor, k: int) -> Tensor:
+        """What causality, window and segments let the queries at these positions see."""
+        ahead = torch.arange(k, device=at.device) - at[..., None]  # (Q, K) or (B, Q, K)
+        near = ahead <= 0 if self.causal else torch.ones_like(ahead, dtype=torch.bool)
+        if self.window is not None:
+            near = near & (ahead > -self.window)
+        if self.segments is not None:
+            own = self.segments.gather(1, at.expand(len(self.segments), -1))  # (B, Q)
+            near = near & (own[..., None] == self.segments[:, None, :])
+        return near[None, None] if near.ndim == 2 else near[:, None]
+
+
+def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a & b
+
+
+def _one(name: str, a: T | None, b: T | None) -> T | None:
+    if a is not None and b is not None and a is not b:
+        raise ValueError(f"two masks with different {name} cannot be joined; give {name} in one of them only")
+    return b if a is None else a

@@ -1,0 +1,54 @@
+"""Positions: what tells an attention, which sees a set, where in the sequence a token stands."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+
+
+def sinusoid(positions: Tensor, dim: int) -> Tensor:
+    """PE(p, 2i) = sin(p / 10000^(2i/dim)), PE(p, 2i+1) = cos(same): (T,) -> (T, dim)."""
+    rates = torch.exp(torch.arange(0, dim, 2, device=positions.device, dtype=positions.dtype) * (-math.log(10_000.0) / dim))
+    angles = positions[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :dim]
+
+
+class Sinusoidal(nn.Module):
+    """The paper's fixed waves. A table that grows on demand: positions have no end."""
+
+    def __init__(self, dim: int, context: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.table: Tensor
+        self.register_buffer("table", self._draw(context), persistent=False)
+
+    def forward(self, start: int, length: int) -> Tensor:  # -> (T, dim)
+        if start + length > len(self.table):
+            self.table = self._draw(2 * (start + length)).to(self.table)
+        return self.table[start : start + length]
+
+    def _draw(self, length: int) -> Tensor:
+        return sinusoid(torch.arange(length, dtype=torch.float64), self.dim).to(torch.get_default_dtype())
+
+
+class Learned(nn.Module):
+    """One vector a position, up to a longest sequence."""
+
+    def __init__(self, dim: int, context: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(context, dim)
+
+    def forward(self, start: int, length: int) -> Tensor:  # -> (T, dim)
+        if start + length > self.table.num_embeddings:
+            raise ConfigError(
+                f"a sequence of {start + length} tokens came, but the learned positions end at {self.table.num_embeddings}; "
+                "shorten it, or train with a larger model.context or with sinusoidal positions"
+            )
+        return self.table.weight[start : start + length]
+
+
+POSITIONS: dict[str, type[Sinusoidal] | type[Learned]] = {"sinusoidal": Sinusoidal, "learned": Learned}

@@ -1,0 +1,89 @@
+"""See what a model looks at, and silence some of it, with no flag in any signature.
+
+    with regard.watch(model, names="decoder.*.cross", queries=[-1]) as seen:
+        model(source, real, target)
+    seen["decoder.0.cross"]   # a list of (B, H, Q, K) tensors, one a call
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.attention import Attention
+from regard.core.probe import Probe
+from regard.errors import ConfigError, nearest
+
+Seen = dict[str, list[Tensor]]
+
+
+@contextmanager
+def watch(
+    model: nn.Module,
+    names: str | Iterable[str] = "*",
+    *,
+    heads: Iterable[int] | None = None,
+    queries: Iterable[int] | None = None,
+) -> Iterator[Seen]:
+    """Maps each attention's name to a list of (B, H, Q, K) weights, one a call, while the fused kernels stay in use.
+
+    `names` are attention names, with * as a wild card; `heads` and `queries` (negative ones count from the end) narrow what is computed.
+    """
+    chosen = attentions(model, names)
+    wanted = None if heads is None else tuple(heads)
+    for name, attention in chosen.items():
+        _check_heads(name, attention, wanted)
+    seen: Seen = {name: [] for name in chosen}
+    rows = None if queries is None else tuple(queries)
+    probes = {name: Probe(wanted, rows, seen[name]) for name in chosen}
+    for name, attention in chosen.items():
+        attention.probes = (*attention.probes, probes[name])
+    try:
+        yield seen
+    finally:
+        for name, attention in chosen.items():
+            attention.probes = tuple(p for p in attention.probes if p is not probes[name])
+            probes[name].close()
+
+
+class silence:
+    """Silences heads of one attention: from now on, or as long as a `with` block lasts. `undo()` lets them speak again."""
+
+    def __init__(self, model: nn.Module, name: str, heads: Iterable[int]) -> None:
+        (self.attention,) = attentions(model, [name]).values()
+        quiet = tuple(heads)
+        _check_heads(name, self.attention, quiet)
+        self.before = self.attention.gain
+        gain = torch.ones(self.attention.heads) if self.before is None else self.before.clone()
+        gain[list(quiet)] = 0.0
+        self.attention.gain = gain.to(next(model.parameters()).device)
+
+    def undo(self) -> None:
+        self.attention.gain = self.before
+
+    def __enter__(self) -> silence:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.undo()
+
+
+def attentions(model: nn.Module, names: str | Iterable[str] = "*") -> dict[str, Attention]:
+    """The attentions of a model by name, in the order of the model. A name that fits none is an error."""
+    found = {name: part for name, part in model.named_modules() if isinstance(part, Attention)}
+    patterns = [names] if isinstance(names, str) else list(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in found):
+            raise ConfigError(f"no attention is named {pattern!r}; {nearest(pattern, found)}")
+    return {name: part for name, part in found.items() if any(fnmatchcase(name, p) for p in patterns)}
+
+
+def _check_heads(name: str, attention: Attention, heads: tuple[int, ...] | None) -> None:
+    for head in heads or ():
+        if not -attention.heads <= head < attention.heads:
+            raise ConfigError(f"{name} has heads 0 to {attention.heads - 1}, but head {head} was asked for")

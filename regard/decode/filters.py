@@ -1,0 +1,110 @@
+"""Filters bend the logits of the next token before one is chosen: (rows, V) and the story so far (rows, t) -> (rows, V)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Filter = Callable[[Tensor, Tensor], Tensor]
+NEVER = float("-inf")
+
+
+def at_least(length: int, eos: int) -> Filter:
+    """No end before `length` tokens have been said."""
+
+    def apply(logits: Tensor, story: Tensor) -> Tensor:
+        if story.shape[1] >= length:
+            return logits
+        return logits.index_fill(1, torch.tensor([eos], device=logits.device), NEVER)
+
+    return apply
+
+
+def never(*tokens: int) -> Filter:
+    """Tokens that are no words: padding, the beginning."""
+
+    def apply(logits: Tensor, story: Tensor) -> Tensor:
+        return logits.index_fill(1, torch.tensor(tokens, device=logits.device), NEVER)
+
+    return apply
+
+
+def no_repeat(n: int) -> Filter:
+    """No n-gram twice: whatever followed the last n-1 tokens before may not follow them again."""
+
+    def apply(logits: Tensor, story: Tensor) -> Tensor:
+        length = story.shape[1]
+        if length < n:
+            return logits
+        grams = story.unfold(1, n, 1)  # (rows, length - n + 1, n)
+        again = (grams[..., : n - 1] == story[:, None, length - n + 1 :]).all(-1)
+        banned = torch.zeros_like(logits, dtype=torch.int32).scatter_add_(1, grams[..., -1], again.int()) > 0
+        return logits.masked_fill(banned, NEVER)
+
+    return apply
+
+
+def temperature(degree: float) -> Filter:
+    return lambda logits, story: logits / degree
+
+
+def top_k(k: int) -> Filter:
+    """Only the k likeliest."""
+
+    def apply(logits: Tensor, story: Tensor) -> Tensor:
+        least = logits.topk(min(k, logits.shape[1])).values[:, -1:]
+        return logits.masked_fill(logits < least, NEVER)
+
+    return apply
+
+
+def top_p(p: float) -> Filter:
+    """The likeliest that together reach probability p, the one that crosses it included."""
+
+    def apply(logits: Tensor, story: Tensor) -> Tensor:
+        ranked, order = logits.softmax(-1).sort(descending=True, stable=True)
+        beyond = ranked.cumsum(-1) - ranked >= p
+        return logits.masked_fill(beyond.scatter(1, order, beyond), NEVER)
+
+    return apply
+
+
+def min_p(share: float) -> Filter:
+    """Those at least `share` as likely as the likeliest."""
+
+    def apply(logits: Tensor, story: Tensor) -> Tensor:
+        chance = logits.softmax(-1)
+        return logits.masked_fill(chance < share * chance.amax(-1, keepdim=True), NEVER)
+
+    return apply
+
+
+def chain(filters: tuple[Filter, ...], logits: Tensor, story: Tensor) -> Tensor:
+    for apply in filters:
+        logits = apply(logits, story)
+    return logits
+
+
+def limits(how: Any, *, eos: int, specials: tuple[int, ...]) -> tuple[Filter, ...]:
+    """What every search obeys."""
+    found = [never(*specials)] if specials else []
+    if how.shortest:
+        found.append(at_least(how.shortest, eos))
+    if how.block_ngram:
+        found.append(no_repeat(how.block_ngram))
+    return tuple(found)
+
+
+def shapes(how: Any) -> tuple[Filter, ...]:
+    """What sampling adds, in the usual order."""
+    found = [] if how.temperature == 1 else [temperature(how.temperature)]
+    if how.top_k:
+        found.append(top_k(how.top_k))
+    if how.top_p < 1:
+        found.append(top_p(how.top_p))
+    if how.min_p:
+        found.append(min_p(how.min_p))
+    return tuple(found)

@@ -1,0 +1,128 @@
+"""The Transformer (Vaswani et al. 2017, "Attention Is All You Need"): an encoder-decoder with nothing but attention.
+
+    x     = √dim · E[token] + PE(position)
+    block = LN(x + look(x, x)) → LN(x + look(x, memory)) in the decoder → LN(x + W₂ max(0, W₁x + b₁) + b₂)
+
+Unlike the recurrent encoder-decoders before it, no step waits for the one before: a sentence is read, and in training also
+written, all at once. `norm = "pre"` moves the norm inside the residual, as the authors' later code does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from regard.config import ModelConfig
+from regard.core.attention import Attention
+from regard.core.autoregressive import Autoregressive
+from regard.core.block import RESIDUALS, Block, FeedForward
+from regard.core.head import Head
+from regard.core.mask import Mask
+from regard.core.position import POSITIONS
+from regard.core.state import KV, State
+from regard.errors import ConfigError
+
+
+class Config(ModelConfig):
+    vocab: int | None = Field(None, ge=4, le=10_000_000)
+    """Words of the target side, as many as its tokenizer has."""
+    source_vocab: int | None = Field(None, ge=4, le=10_000_000)
+    """Words of the source side, where it has a vocabulary of its own."""
+    dim: int = Field(512, ge=1, le=65_536)
+    heads: int = Field(8, ge=1, le=1024)
+    layers: int = Field(6, ge=1, le=1024)
+    """Blocks of the encoder, and of the decoder unless decoder_layers says otherwise."""
+    decoder_layers: int | None = Field(None, ge=1, le=1024)
+    hidden: int = Field(2048, ge=1, le=1_048_576)
+    """Width inside the feed-forward."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """On the output of each sublayer and on the embeddings, as in the paper."""
+    attention_dropout: float = Field(0.0, ge=0, lt=1)
+    activation_dropout: float = Field(0.0, ge=0, lt=1)
+    norm: Literal["post", "pre"] = "post"
+    activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    context: int = Field(1024, ge=1, le=1_048_576)
+    """Longest sequence for learned positions."""
+    tied: Literal["all", "target", "none"] = "all"
+    """Which of the source, target and output matrices are one."""
+    bias: bool = False
+    """Biases in the attention's projections; the paper has none."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.dim % self.heads:
+            fits = max(h for h in range(1, self.heads) if self.dim % h == 0)
+            raise ConfigError(f"heads: dim={self.dim} does not divide into heads={self.heads}; try heads={fits}")
+        if self.tied == "all" and self.source_vocab is not None and self.source_vocab != self.vocab:
+            raise ConfigError('tied: two vocabularies cannot share one matrix; write tied = "target", or tokens.joint = true')
+        return self
+
+
+class Transformer(Autoregressive):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        vocab, source_vocab = config.vocab or 0, config.source_vocab or config.vocab or 0
+        self.words = nn.Embedding(vocab, config.dim)
+        self.source_words = self.words if config.tied == "all" else nn.Embedding(source_vocab, config.dim)
+        self.positions = POSITIONS[config.positions](config.dim, config.context)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = nn.ModuleList(_block(config) for _ in range(config.layers))
+        self.decoder = nn.ModuleList(_block(config, cross=True) for _ in range(config.decoder_layers or config.layers))
+        self.encoder_norm, self.decoder_norm = (RESIDUALS[config.norm].closing(config.dim) for _ in range(2))
+        self.head = Head(config.dim, vocab, tied=None if config.tied == "none" else self.words)
+        self.apply(_initialise)
+
+    def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
+        if source is None:
+            raise ValueError("a Transformer reads a source before it writes; give start the source tokens")
+        mask = Mask(keys=real)
+        x = self._embed(source, self.source_words, 0)
+        for block in self.encoder:
+            x, _ = block(x, mask)
+        x = self.encoder_norm(x)
+        keys: list[KV] = [block.cross.project(x) for block in self.decoder]
+        return State(memory={"keys": keys, "real": real}, past=[None] * len(self.decoder))
+
+    def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        mask, memory_mask = Mask(causal=True), Mask(keys=state.memory["real"])
+        x = self._embed(tokens, self.words, state.length)
+        past = []
+        for block, seen, memory in zip(self.decoder, state.past, state.memory["keys"], strict=True):
+            x, seen = block(x, mask, past=seen, memory=memory, memory_mask=memory_mask)
+            past.append(seen)
+        return self.decoder_norm(x), State(state.memory, past, state.length + tokens.shape[1], state.notes)
+
+    def _embed(self, tokens: Tensor, words: nn.Embedding, start: int) -> Tensor:
+        x = words(tokens) * self.config.dim**0.5
+        return self.dropout(x + self.positions(start, tokens.shape[1]).to(x))
+
+
+def _block(config: Config, cross: bool = False) -> Block:
+    def attention() -> Attention:
+        return Attention(config.dim, heads=config.heads, dropout=config.attention_dropout, bias=config.bias)
+
+    feed_forward = FeedForward(config.dim, config.hidden, config.activation, config.activation_dropout)
+    residual = RESIDUALS[config.norm]
+    return Block(attention(), feed_forward, lambda: residual(config.dim, config.dropout), attention() if cross else None)
+
+
+def _initialise(part: nn.Module) -> None:
+    if isinstance(part, nn.Linear):
+        nn.init.xavier_uniform_(part.weight)
+        if part.bias is not None:
+            nn.init.zeros_(part.bias)
+    elif isinstance(part, nn.Embedding):
+        nn.init.normal_(part.weight, std=part.embedding_dim**-0.5)  # of order one after the factor √dim, and as a tied head
+
+
+SIZES = {
+    "tiny": {"dim": 128, "heads": 4, "layers": 4, "hidden": 256, "dropout": 0.3},
+    "small": {"dim": 256, "heads": 4, "layers": 3, "hidden": 1024, "dropout": 0.1},
+    "base": {"dim": 512, "heads": 8, "layers": 6, "hidden": 2048, "dropout": 0.1},
+    "big": {"dim": 1024, "heads": 16, "layers": 6, "hidden": 4096, "dropout": 0.3},
+}
