@@ -11,7 +11,8 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from types import UnionType
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model, model_validator
@@ -19,13 +20,14 @@ from pydantic_core import ErrorDetails
 
 from regard.errors import ConfigError, nearest
 
+FORMAT = 1  # of a run folder; raised when an older Regard could no longer read it
 Split = Literal["train", "valid", "test"]
 
 
 class Config(BaseModel):
     """Frozen, checked at birth, and known to the last name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -55,9 +57,7 @@ def sentence(schema: type[BaseModel], error: ErrorDetails) -> str:
 def fields(schema: type[BaseModel], above: Sequence[str]) -> list[str]:
     """The names that a section knows; `above` leads to it."""
     for name in above:
-        kind = schema.model_fields[name].annotation
-        inner = [k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, BaseModel)]
-        schema = inner[0]
+        schema = section(schema, name) or schema
     return list(schema.model_fields)
 
 
@@ -92,6 +92,10 @@ class DataConfig(Config):
     """Columns (TSV: 0, 1) or keys (JSONL: "source", "target") that hold the two sides."""
     bad_lines: Literal["skip", "refuse"] = "skip"
     """What to do with a line of wrong columns, not UTF-8, an empty side, or too long."""
+    count: int = Field(60_000, ge=1)
+    """Training examples of a made task."""
+    held: int = Field(1000, ge=1)
+    """Examples in each held-out split of a made task."""
     longest: int = Field(256, ge=2, le=65_536)
     """Most tokens on a side of a training example, its end mark included."""
 
@@ -209,6 +213,7 @@ class DecodeConfig(Config):
 class Recipe(Config):
     """One run, start to finish. The head says what it is for and what came out."""
 
+    format: Literal[1] = FORMAT  # type: ignore[assignment]
     title: str = ""
     command: str = ""
     machine: str = ""
@@ -251,20 +256,67 @@ def write_toml(recipe: Config) -> str:
     return tomlkit.dumps(recipe.model_dump(mode="json", exclude_none=True))
 
 
-def override(values: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
-    """`--train.rate 3e-4 --data.train a.en a.de --train.compile` laid over nested values."""
-    values = json.loads(json.dumps(values))
-    waiting = list(arguments)
+def arguments(argv: Sequence[str], *schemas: type[BaseModel]) -> tuple[list[str], dict[str, Any]]:
+    """Words and settings of a command: `RUN --beam 5 --train.rate 3e-4 --data.train a.en a.de --json`.
+
+    The schemas say how many words a setting takes: a list takes all that follow, a switch none, anything else one.
+    """
+    words: list[str] = []
+    values: dict[str, Any] = {}
+    waiting = list(argv)
     while waiting:
-        flag, equals, value = waiting.pop(0).partition("=")
-        if not flag.startswith("--") or len(flag) == 2:
-            raise ConfigError(f"{flag}: not a setting; write --section.key value, for example --train.steps 100")
+        word = waiting.pop(0)
+        if word == "--":  # whatever follows is text, even if it begins with dashes
+            return words + waiting, values
+        if not word.startswith("--"):
+            words.append(word)
+            continue
+        flag, equals, value = word[2:].partition("=")
+        path = flag.replace("-", "_")
+        kind = _kind(path, schemas)
         found = [value] if equals else []
-        while not equals and waiting and not waiting[0].startswith("--"):
+        switch = kind is bool and not (waiting and waiting[0] in ("true", "false"))
+        while not equals and not switch and waiting and not waiting[0].startswith("--") and (kind is tuple or not found):
             found.append(waiting.pop(0))
-        parsed = [literal(text) for text in found]
-        place(values, flag[2:].replace("-", "_"), parsed[0] if len(parsed) == 1 else parsed or True)
-    return values
+        if not found and not switch and kind is not None:
+            raise ConfigError(f"--{flag}: a value is missing; write --{flag} VALUE")
+        read = [literal(text) for text in found]
+        place(values, path, read if kind is tuple else read[0] if read else True)
+    return words, values
+
+
+def _kind(path: str, schemas: Sequence[type[BaseModel]]) -> type | None:
+    """bool, tuple, or object for a setting of one value; None for one that no schema knows."""
+    *above, name = path.split(".")
+    for schema in schemas:
+        inner: type[BaseModel] | None = schema
+        for part in above:
+            inner = section(inner, part) if inner is not None else None
+        if inner is None or name not in inner.model_fields:
+            continue
+        kind = inner.model_fields[name].annotation
+        options = {kind, *get_args(kind)} if get_origin(kind) in (Union, UnionType) else {kind}
+        return next((k for k in (bool, tuple) if any(k in (o, get_origin(o)) for o in options)), object)
+    return None
+
+
+def section(schema: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The schema of a section, where `name` is one."""
+    if name not in schema.model_fields:
+        return None
+    kind = schema.model_fields[name].annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Nested values, those above winning."""
+    merged = dict(below)
+    for name, value in above.items():
+        old = below.get(name)
+        if isinstance(old, dict) and not isinstance(value, dict):
+            raise ConfigError(f"{name}: a section, not a setting; write --{name}.key value")
+        merged[name] = merge(old, value) if isinstance(old, dict) else value
+    return merged
 
 
 def literal(text: str) -> Any:

@@ -34,6 +34,17 @@ class Head(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         return nn.functional.linear(hidden, self.weight, self.bias)
 
+    @torch.no_grad()
+    def logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """How likely each given word was: (B, T, dim), (B, T) -> (B, T)."""
+        flat, words = hidden.flatten(0, -2), targets.flatten()
+        rows = _rows(hidden, len(self.weight))
+        pieces = []
+        for h, y in zip(flat.split(rows), words.split(rows), strict=True):
+            z = self.logits(h)
+            pieces.append(z.to(torch.promote_types(z.dtype, torch.float32)).log_softmax(-1).gather(1, y[:, None])[:, 0])
+        return torch.cat(pieces).view_as(targets)
+
     def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor, smoothing: float = 0.0) -> Loss:
         """Cross-entropy at the real positions: targets are (1 - ε)·one-hot + ε/V (Szegedy et al.), summed.
 

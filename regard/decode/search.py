@@ -114,7 +114,7 @@ def _one_by_one(
     tokens = prompt
     while live:
         logits, state = step(tokens, state)
-        logits = logits.float()
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         chosen = choose(chain(filters, logits, story), live)
         if prefixes is not None:
             chosen = _forced(chosen, prefixes, live, story.shape[1])
@@ -234,7 +234,7 @@ def _propose(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Candidates of each sentence, best first, at least `keep`: their sums, parents and words, (n, candidates) each."""
     n, width = beams.scores.shape
-    chance = chain(filters, logits.float().log_softmax(-1), beams.story.flatten(0, 1))
+    chance = chain(filters, logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1), beams.story.flatten(0, 1))
     if prefixes is not None:
         chance = _only_prefix(chance, prefixes, beams.live, width, beams.story.shape[2])
     best, words = chance.topk(min(expand + 1, chance.shape[1]))  # one more than asked for: an end is no continuation

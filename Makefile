@@ -1,0 +1,40 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# tests and benchmarks look for the data sets here; whatever is absent is skipped with a message
+export REGARD_DATA ?= $(abspath ../shared/data)
+
+.PHONY: setup demo test storm check format bench docs clean
+
+setup: $(VENV)/.done
+$(VENV)/.done: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: setup            ## trains a small translator, scores it, shows what it looks at
+	$(BIN)/regard demo
+
+test: setup check      ## every test, in under five minutes on two cores
+	$(BIN)/python -m pytest -n 2
+
+storm: setup           ## the long fault, load and fuzz runs
+	$(BIN)/python -m pytest -m storm --timeout 1800
+
+check: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy regard
+
+format: setup
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench: setup           ## side-by-side runs against the peers, on this CPU
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m bench.train_translation && $(BIN)/python -m bench.translate && $(BIN)/python -m bench.watch
+
+docs: setup            ## the documentation as a web site in site/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/zensical build
+
+clean:
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,108 @@
+"""Ratios in one run: engines take turns, medians are compared, and the table goes to results/ with versions and hardware."""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass
+class Comparison:
+    """Our engine against others at one piece of work. `work` is what a run does, in units of `unit`."""
+
+    name: str
+    unit: str
+    ours: str
+    work: dict[str, float]
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def rate(self, engine: str) -> float:
+        return self.work[engine] / statistics.median(self.seconds[engine])
+
+    def ratio(self, peer: str) -> tuple[float, float, float]:
+        """Ours over the peer's, with a 95 % interval: pairs of neighbouring runs, resampled."""
+        share = self.work[self.ours] / self.work[peer]
+        pairs = [share * theirs / ours for ours, theirs in zip(self.seconds[self.ours], self.seconds[peer], strict=True)]
+        dice = random.Random(0)
+        medians = sorted(statistics.median(dice.choices(pairs, k=len(pairs))) for _ in range(2000))
+        return statistics.median(pairs), medians[50], medians[-51]
+
+
+def race(name: str, unit: str, engines: dict[str, Callable[[], float]], *, rounds: int = 7, warm: int = 2) -> Comparison:
+    """Each engine does its work and returns how much it was; the first one is ours. They take turns in every round."""
+    for _ in range(warm):
+        work = {engine: run() for engine, run in engines.items()}
+    found = Comparison(name, unit, next(iter(engines)), work, {engine: [] for engine in engines})
+    for _ in range(rounds):
+        for engine, run in engines.items():
+            before = clock()
+            run()
+            found.seconds[engine].append(clock() - before)
+    return found
+
+
+def clock() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def best_threads(run: Callable[[], Any]) -> int:
+    """1 or all cores, whichever is quicker for this work."""
+    took = {}
+    for threads in {1, len_cores()}:
+        torch.set_num_threads(threads)
+        run()
+        before = clock()
+        run()
+        took[threads] = clock() - before
+    return min(took, key=lambda threads: took[threads])
+
+
+def len_cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))
+
+
+def report(stem: str, title: str, note: str, comparisons: list[Comparison]) -> None:
+    """Prints one table, and writes it as Markdown and JSON."""
+    lines = [f"# {title}", "", note, "", "| work | engine | median | ours against it (95 % interval) |", "|---|---|---|---|"]
+    for c in comparisons:
+        for engine in c.work:
+            against = "" if engine == c.ours else "**{:.2f}×** ({:.2f}–{:.2f})".format(*c.ratio(engine))
+            lines.append(f"| {c.name} | {engine} | {c.rate(engine):,.0f} {c.unit} | {against} |")
+    lines += ["", machine(), ""]
+    text = "\n".join(lines)
+    print(text)
+    RESULTS.mkdir(exist_ok=True)
+    place = RESULTS / f"{stem}-{'gpu' if torch.cuda.is_available() else 'cpu'}"
+    place.with_suffix(".md").write_text(text, "utf-8")
+    rows = [{"work": c.name, "unit": c.unit, "amount": c.work, "seconds": c.seconds} for c in comparisons]
+    place.with_suffix(".json").write_text(json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=1), "utf-8")
+
+
+def machine() -> str:
+    import transformers
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{len_cores()} cores of {_processor()}"
+    return f"{device}; Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}; {time.strftime('%Y-%m-%d')}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()

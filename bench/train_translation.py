@@ -1,0 +1,150 @@
+"""Training a translator: ours against Hugging Face Marian and torch.nn.Transformer of the same shapes, on the same sentences.
+
+    python -m bench.train_translation    # CPU, or the GPU where there is one
+
+What is counted is real target tokens per second: padding is nobody's work. "default" batches are sentences in random order,
+padded to the longest, as the peers' own examples do it; "bucketed" ones are Regard's own batches in the peer's hands.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, nn
+
+from bench.harness import Comparison, race, report
+from bench.peers import PAD, Plain, marian, ours
+from regard.config import make_recipe, merge, read_toml
+from regard.data.batch import Batch, pad
+from regard.models import schema
+from regard.prepare import prepare
+from regard.recipes import find_recipe
+from regard.tasks.rewrite import Rewrite
+
+Feed = Iterator[tuple[Tensor, Tensor]]  # source, target
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def main() -> None:
+    cuda = torch.cuda.is_available()
+    size, tokens, steps = ("base", 16_384, 12) if cuda else ("small", 2048, 3)
+    with TemporaryDirectory() as scratch:
+        values = merge(read_toml(find_recipe("multi30k-en-de-cased")), {"train": {"tokens": tokens}})
+        _, task = prepare(make_recipe(values, schema), Path(scratch))
+        found = [compare(task, size, steps, "cuda" if cuda else "cpu")]
+    rows = sum(task.batch("train", i).rows for i in range(50)) / 50
+    note = (
+        f"Transformer {size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, {tokens:,} tokens a batch (about {rows:.0f} sentences; "
+        f"default batches hold as many), AdamW (fused), label smoothing, dropout 0.1, {'bf16 autocast, torch.compile on all sides' if cuda else 'fp32, no compile'}."
+    )
+    report("train_translation", "Training against Hugging Face Marian and torch.nn.Transformer", note, found)
+
+
+def compare(task: Rewrite, size: str, steps: int, device: str) -> Comparison:
+    vocab = task.tokenizers.target.size
+    rows = round(sum(task.batch("train", i).rows for i in range(50)) / 50)
+    engines = {
+        "regard": _regard(task, ours(size, vocab), device),
+        "Hugging Face, default batches": _engine(_hugging_face(size, vocab, device), default_batches(task, rows)),
+        "Hugging Face, bucketed batches": _engine(_hugging_face(size, vocab, device), bucketed_batches(task)),
+        "torch.nn.Transformer, default batches": _engine(_plain(size, vocab, device), default_batches(task, rows)),
+        "torch.nn.Transformer, bucketed batches": _engine(_plain(size, vocab, device), bucketed_batches(task)),
+    }
+    return race_tokens(f"{size}, training", engines, steps, device)
+
+
+def race_tokens(name: str, engines: dict[str, Callable[[], int]], steps: int, device: str) -> Comparison:
+    """Batches differ in size, so every engine's tokens are summed over all rounds."""
+    done: dict[str, list[int]] = {engine: [] for engine in engines}
+
+    def run(engine: str) -> float:
+        done[engine].append(sum(engines[engine]() for _ in range(steps)))
+        return 1.0
+
+    warm, rounds = (6, 10) if device == "cuda" else (1, 7)
+    found = race(name, "real target tokens/s", {e: lambda e=e: run(e) for e in engines}, rounds=rounds, warm=warm)  # type: ignore[misc]
+    for engine in engines:
+        tokens = done[engine][-rounds:]
+        mean = sum(tokens) / rounds
+        found.work[engine] = mean
+        found.seconds[engine] = [s * mean / t for s, t in zip(found.seconds[engine], tokens, strict=True)]
+    return found
+
+
+def _regard(task: Rewrite, model: nn.Module, device: str) -> Callable[[], int]:
+    model.to(device).train()
+    if device == "cuda":
+        model.compile(dynamic=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    count = itertools.count()
+
+    def step() -> int:
+        batch = task.batch("train", next(count)).to(torch.device(device))
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = task.loss(model, batch, None)
+        (loss.total / loss.count).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return batch.tokens
+
+    return step
+
+
+def _engine(made: tuple[nn.Module, Loss, str], feed: Feed) -> Callable[[], int]:
+    """The loop that a user of PyTorch writes."""
+    model, loss_of, device = made
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step() -> int:
+        source, target = (t.to(device, non_blocking=True) for t in next(feed))
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = loss_of(source, target)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return int((target[:, 1:] != PAD).sum())
+
+    return step
+
+
+def _hugging_face(size: str, vocab: int, device: str) -> tuple[nn.Module, Loss, str]:
+    model = marian(ours(size, vocab)).to(device).train()
+    body = torch.compile(model, dynamic=True) if device == "cuda" else model
+
+    def loss(source: Tensor, target: Tensor) -> Tensor:
+        logits = body(input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=target[:, :-1]).logits
+        return nn.functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, label_smoothing=0.1)
+
+    return model, loss, device
+
+
+def _plain(size: str, vocab: int, device: str) -> tuple[nn.Module, Loss, str]:
+    model = Plain(size, vocab).to(device).train()
+    body = torch.compile(model, dynamic=True) if device == "cuda" else model
+    return model, lambda source, target: body(source, target[:, :-1], target[:, 1:]), device
+
+
+def bucketed_batches(task: Rewrite) -> Feed:
+    for step in itertools.count():
+        batch: Batch = task.batch("train", step)
+        yield batch.source, batch.target
+
+
+def default_batches(task: Rewrite, rows: int) -> Feed:
+    """Random order, padded to the longest of the batch."""
+    store = task.batches.store
+    dice = torch.Generator().manual_seed(0)
+    while True:
+        for some in torch.randperm(len(store), generator=dice).split(rows):
+            pairs = [store.pair(int(i)) for i in some]
+            yield pad([p[0].tolist() for p in pairs])[0], pad([p[1].tolist() for p in pairs])[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+import sys
+
+from regard.cli import main
+
+sys.exit(main())

@@ -1,0 +1,61 @@
+"""`regard doctor RUN`: the laws, on a user's own model, and what it stands on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from regard import __version__
+from regard.laws import LAWS, make_case
+from regard.pipeline import Pipeline, load
+
+
+def examine(folder: Path, console: Console, *, as_json: bool = False) -> int:
+    """Prints a table; returns 0 when every law holds and 1 otherwise."""
+    pipeline = load(folder, device="cpu")
+    found = []
+    quiet = as_json or not console.is_terminal
+    config = pipeline.recipe.model
+    case = make_case(pipeline.model, config.vocab, source_vocab=config.source_vocab)  # type: ignore[attr-defined]
+    for name, law in track(LAWS.items(), "examining", console=console, transient=True, disable=quiet):
+        apart = law.check(case)
+        found.append({"law": name, "says": law.says, "apart": apart, "limit": law.limit, "holds": apart <= law.limit})
+    found.append(_answers(pipeline))
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        _print(found, console)
+    return 0 if all(row["holds"] for row in found) else 1
+
+
+def _answers(pipeline: Pipeline) -> dict[str, object]:
+    """In the precision of use: the same texts alone, together and backwards."""
+    words = sorted(pipeline.tokenizers.source.words(), key=len)[-40:]
+    texts = [" ".join(words[i : i + 1 + i % 5]) for i in range(0, 32, 4)] or ["a"]
+    together, backwards = pipeline(texts), pipeline(texts[::-1])[::-1]
+    alone = [pipeline(text) for text in texts]
+    differ = sum(not (a == b == c) for a, b, c in zip(together, backwards, alone, strict=True))
+    says = "answers in float32: together, in another order and one by one are the same"
+    return {"law": "answers", "says": says, "apart": float(differ), "limit": 0.0, "holds": differ == 0}
+
+
+def _print(found: list[dict[str, object]], console: Console) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("", "law", "off by", "what it says"):
+        table.add_column(column, overflow="fold")
+    for row in found:
+        mark = "[green]holds[/]" if row["holds"] else "[red]broken[/]"
+        table.add_row(mark, str(row["law"]), f"{row['apart']:.1e}", str(row["says"]))
+    console.print(table)
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
+    threads = torch.get_num_threads()
+    console.print(f"regard {__version__}, torch {torch.__version__} ({build}), {threads} threads, GPU: {_gpu()}")
+
+
+def _gpu() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"

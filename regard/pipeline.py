@@ -1,0 +1,113 @@
+"""Text → tokens → batch → model → decode → text: a trained run, ready to be asked. This is what `regard.load` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.config import FORMAT, DecodeConfig, Recipe, make_recipe, read_toml
+from regard.core.autoregressive import Autoregressive
+from regard.core.watch import watch
+from regard.data.tokenizer import Tokenizers
+from regard.errors import CheckpointError, ConfigError
+from regard.models import build, schema
+from regard.tasks.rewrite import Answer, Progress, encode_sources, rewrite, score_pairs
+from regard.view.capture import Trace, follow
+from regard.weights import read_weights
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A model with its tokenizers and its recipe. Call it with text."""
+
+    recipe: Recipe
+    model: Autoregressive
+    tokenizers: Tokenizers
+    folder: Path
+
+    def __call__(self, text: str | Sequence[str], **how: Any) -> Any:
+        """The answer to a text, or the list of answers to several; keywords as in the recipe's [decode]."""
+        answers = self.answer([text] if isinstance(text, str) else list(text), **how)
+        best = [answer.texts[0] for answer in answers]
+        return best[0] if isinstance(text, str) else best
+
+    def answer(
+        self, texts: Sequence[str], *, prefixes: Sequence[str] | None = None, progress: Progress | None = None, **how: Any
+    ) -> list[Answer]:
+        """Answers with their n-best lists, scores and ancestries."""
+        longest = self.recipe.data.longest
+        return rewrite(
+            self.model, self.tokenizers, texts, self.decoding(**how), prefixes=prefixes, longest=longest, progress=progress
+        )
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
+        """Log-probability of each token of given answers."""
+        return score_pairs(self.model, self.tokenizers, pairs)
+
+    def look(self, text: str, **how: Any) -> Trace:
+        """What every attention looked at while the best answer was written."""
+        with watch(self.model) as seen:
+            (answer,) = self.answer([text], **{**how, "sample": False})
+        best = answer.hypotheses[0]
+        (ids,) = encode_sources(self.tokenizers, [text], None)
+        target = [*self.tokenizers.target.tokens(best.tokens), *(["<eos>"] if best.finished else [])]
+        return Trace(
+            source=(*self.tokenizers.source.tokens(ids[:-1]), "<eos>"),
+            target=tuple(target),
+            maps=follow(seen, best.rows),
+            title=self.folder.name,
+            score=best.score,
+            caption=f"{text} → {answer.texts[0]}",
+        )
+
+    def decoding(self, **how: Any) -> DecodeConfig:
+        return DecodeConfig(**{**self.recipe.decode.model_dump(), **how})
+
+
+def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
+    """A trained run, ready to be asked."""
+    folder = Path(folder)
+    recipe = read_run(folder)
+    tokenizers = Tokenizers.load(folder)
+    model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
+    weights = folder / "model.safetensors"
+    if not weights.exists():
+        raise CheckpointError(f"{folder} has no model.safetensors yet; finish it with: regard resume {folder}")
+    read_weights(weights, model)
+    check_vocabulary(recipe, tokenizers)
+    assert isinstance(model, Autoregressive)
+    return Pipeline(recipe, model.to(pick_device(device)).eval(), tokenizers, folder)
+
+
+def read_run(folder: Path) -> Recipe:
+    """The recipe of a run folder, of a version that this Regard can read."""
+    if not (folder / "recipe.toml").exists():
+        what = "no such folder" if not folder.exists() else "not a run folder: it has no recipe.toml"
+        raise CheckpointError(f"{folder}: {what}; runs are made by: regard train RECIPE --out {folder}")
+    values = read_toml(folder / "recipe.toml")
+    if (found := values.get("format")) != FORMAT:
+        raise CheckpointError(
+            f"{folder} has run format {found}, but this Regard reads format {FORMAT}; use the Regard that wrote it, or train it again"
+        )
+    return make_recipe(values, schema)
+
+
+def check_vocabulary(recipe: Recipe, tokenizers: Tokenizers) -> None:
+    wanted, found = recipe.model.vocab, tokenizers.target.size  # type: ignore[attr-defined]
+    if wanted != found:
+        raise CheckpointError(f"the model was built for a vocabulary of {wanted}, but tokenizer.json has {found} entries; they belong to different runs")
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"device {name!r} cannot be used here; write cpu, cuda or auto") from None
+    return device

@@ -1,0 +1,85 @@
+"""From a recipe's words about data to a task: read the text, train the tokenizers, fill the stores. What is there already is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from regard.config import DataConfig, Recipe
+from regard.data.spoken import spoken
+from regard.data.store import Store
+from regard.data.text import BadLines, find, read_pairs
+from regard.data.tokenizer import Tokenizers
+from regard.tasks.rewrite import Held, Rewrite
+
+Say = Callable[[str], None]
+SPLITS = ("train", "valid", "test")
+ANY = 65_536  # a held-out example is never left out for its length
+
+
+def prepare(recipe: Recipe, folder: Path, say: Say = lambda text: None) -> tuple[Recipe, Rewrite]:
+    """The task of a recipe, and the recipe with the sizes of its vocabularies filled in."""
+    if (folder / "tokenizer.json").exists():
+        tokenizers = Tokenizers.load(folder)
+    else:
+        say("training the tokenizer")
+        tokenizers = train_tokenizers(recipe)
+        tokenizers.save(folder)
+    task = Rewrite(
+        tokenizers,
+        _store(recipe, folder, "train", tokenizers, say),
+        {split: hold(recipe, folder, split, tokenizers, say) for split in SPLITS[1:] if _has(recipe.data, split)},
+        tokens=recipe.train.tokens,
+        seed=recipe.train.seed,
+        smoothing=recipe.task.smoothing,
+        bleu=recipe.task.bleu,
+        how=recipe.decode,
+    )
+    sizes = {"vocab": tokenizers.target.size}
+    if not tokenizers.joint:
+        sizes["source_vocab"] = tokenizers.source.size
+    model = type(recipe.model)(**{**recipe.model.model_dump(), **sizes})
+    return recipe.model_copy(update={"model": model}), task
+
+
+def train_tokenizers(recipe: Recipe) -> Tokenizers:
+    how = recipe.tokens
+    texts = ((source, target) for _, source, target in examples(recipe.data, "train", BadLines()))
+    return Tokenizers.train(
+        texts, kind=how.kind, size=how.size, joint=how.joint, lowercase=how.lowercase, continuation=how.continuation
+    )
+
+
+def hold(recipe: Recipe, folder: Path, split: str, tokenizers: Tokenizers, say: Say = lambda text: None) -> Held:
+    """A held-out split: nothing of it is skipped, however long."""
+    store = _store(recipe, folder, split, tokenizers, say)
+    return Held(store, [(source, target) for _, source, target in examples(recipe.data, split, BadLines())])
+
+
+def examples(data: DataConfig, split: str, bad: BadLines) -> Iterator[tuple[int, str, str]]:
+    """Line number, source and target of each example of a split."""
+    if data.made is not None:
+        count = data.count if split == "train" else data.held
+        for number, (_, source, target) in enumerate(spoken(data.languages, split, count), 1):
+            yield number, source, target
+        return
+    files = [find(name) for name in getattr(data, split)]
+    yield from read_pairs(files, fields=data.fields, bad=bad, on_bad=data.bad_lines)
+
+
+def _store(recipe: Recipe, folder: Path, split: str, tokenizers: Tokenizers, say: Say) -> Store:
+    place = folder / "data" / split
+    if place.exists():
+        return Store.open(place)
+    bad = BadLines()
+    say(f"reading the {split} split")
+    lines = examples(recipe.data, split, bad)
+    longest = recipe.data.longest if split == "train" else ANY
+    store = Store.build(place, lines, tokenizers, longest=longest, bad=bad, on_bad=recipe.data.bad_lines)
+    if bad:
+        say(f"{split}: {bad}")
+    return store
+
+
+def _has(data: DataConfig, split: str) -> bool:
+    return data.made is not None or bool(getattr(data, split))
