@@ -1,4 +1,5 @@
-"""Ratios in one run: engines take turns, medians are compared, and the table goes to results/ with versions and hardware."""
+"""Ratios in one run: engines take turns, medians are compared, "
+"and the table goes to results/ with versions and hardware."""
 
 from __future__ import annotations
 
@@ -33,13 +34,17 @@ class Comparison:
     def ratio(self, peer: str) -> tuple[float, float, float]:
         """Ours over the peer's, with a 95 % interval: pairs of neighbouring runs, resampled."""
         share = self.work[self.ours] / self.work[peer]
-        pairs = [share * theirs / ours for ours, theirs in zip(self.seconds[self.ours], self.seconds[peer], strict=True)]
+        pairs = [
+            share * theirs / ours for ours, theirs in zip(self.seconds[self.ours], self.seconds[peer], strict=True)
+        ]
         dice = random.Random(0)
         medians = sorted(statistics.median(dice.choices(pairs, k=len(pairs))) for _ in range(2000))
         return statistics.median(pairs), medians[50], medians[-51]
 
 
-def race(name: str, unit: str, engines: dict[str, Callable[[], float]], *, rounds: int = 7, warm: int = 2) -> Comparison:
+def race(
+    name: str, unit: str, engines: dict[str, Callable[[], float]], *, rounds: int = 7, warm: int = 2
+) -> Comparison:
     """Each engine does its work and returns how much it was; the first one is ours. They take turns in every round."""
     for _ in range(warm):
         work = {engine: run() for engine, run in engines.items()}
@@ -78,7 +83,14 @@ def len_cores() -> int:
 
 def report(stem: str, title: str, note: str, comparisons: list[Comparison]) -> None:
     """Prints one table, and writes it as Markdown and JSON."""
-    lines = [f"# {title}", "", note, "", "| work | engine | median | ours against it (95 % interval) |", "|---|---|---|---|"]
+    lines = [
+        f"# {title}",
+        "",
+        note,
+        "",
+        "| work | engine | median | ours against it (95 % interval) |",
+        "|---|---|---|---|",
+    ]
     for c in comparisons:
         for engine in c.work:
             against = "" if engine == c.ours else "**{:.2f}×** ({:.2f}–{:.2f})".format(*c.ratio(engine))
@@ -90,14 +102,17 @@ def report(stem: str, title: str, note: str, comparisons: list[Comparison]) -> N
     place = RESULTS / f"{stem}-{'gpu' if torch.cuda.is_available() else 'cpu'}"
     place.with_suffix(".md").write_text(text, "utf-8")
     rows = [{"work": c.name, "unit": c.unit, "amount": c.work, "seconds": c.seconds} for c in comparisons]
-    place.with_suffix(".json").write_text(json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=1), "utf-8")
+    place.with_suffix(".json").write_text(
+        json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=1), "utf-8"
+    )
 
 
 def machine() -> str:
     import transformers
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{len_cores()} cores of {_processor()}"
-    return f"{device}; Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}; {time.strftime('%Y-%m-%d')}"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    return f"{device}; {versions}; {time.strftime('%Y-%m-%d')}"
 
 
 def _processor() -> str:

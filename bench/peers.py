@@ -1,4 +1,5 @@
-"""The same Transformer in other people's hands: Hugging Face Marian with our weights, and torch.nn.Transformer of the same shapes."""
+"""The same Transformer in other people's hands: Hugging Face Marian with our weights, "
+"and torch.nn.Transformer of the same shapes."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ def marian(model: Transformer) -> MarianMTModel:
     twin = MarianMTModel(
         MarianConfig(
             vocab_size=c.vocab, d_model=c.dim, encoder_layers=c.layers, decoder_layers=c.layers,
-            encoder_attention_heads=c.heads, decoder_attention_heads=c.heads, encoder_ffn_dim=c.hidden, decoder_ffn_dim=c.hidden,
-            dropout=c.dropout, attention_dropout=0.0, activation_dropout=0.0, activation_function="relu", scale_embedding=True,
-            max_position_embeddings=256, pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS, decoder_start_token_id=BOS,
-            forced_eos_token_id=None,
+            encoder_attention_heads=c.heads, decoder_attention_heads=c.heads,
+            encoder_ffn_dim=c.hidden, decoder_ffn_dim=c.hidden, activation_function="relu", scale_embedding=True,
+            dropout=c.dropout, attention_dropout=0.0, activation_dropout=0.0, max_position_embeddings=256,
+            pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS, decoder_start_token_id=BOS, forced_eos_token_id=None,
         )
     )  # fmt: skip
     assert isinstance(model.positions, Sinusoidal)
@@ -84,7 +85,9 @@ class Plain(nn.Module):
             src_key_padding_mask=source == PAD, memory_key_padding_mask=source == PAD,
         )  # fmt: skip
         logits = hidden @ self.words.weight.T
-        return nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=0.1)
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=0.1
+        )
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.words(tokens) * self.scale + self.places.weight[: tokens.shape[1]]

@@ -1,9 +1,9 @@
-"""Training a translator: ours against Hugging Face Marian and torch.nn.Transformer of the same shapes, on the same sentences.
+"""Training a translator: ours against Hugging Face Marian and torch.nn.Transformer, same shapes, same sentences.
 
     python -m bench.train_translation    # CPU, or the GPU where there is one
 
-What is counted is real target tokens per second: padding is nobody's work. "default" batches are sentences in random order,
-padded to the longest, as the peers' own examples do it; "bucketed" ones are Regard's own batches in the peer's hands.
+What is counted is real target tokens per second: padding is nobody's work. "default" batches are sentences in random
+order, padded to the longest, as the peers' own examples do it; "bucketed" ones are Regard's in the peer's hands.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ def main() -> None:
         found = [compare(task, size, steps, "cuda" if cuda else "cpu")]
     rows = sum(task.batch("train", i).rows for i in range(50)) / 50
     note = (
-        f"Transformer {size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, {tokens:,} tokens a batch (about {rows:.0f} sentences; "
-        f"default batches hold as many), AdamW (fused), label smoothing, dropout 0.1, {'bf16 autocast, torch.compile on all sides' if cuda else 'fp32, no compile'}."
+        f"Transformer {size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, "
+        f"{tokens:,} tokens a batch (about {rows:.0f} sentences; "
+        "default batches hold as many), AdamW (fused), label smoothing, dropout 0.1, "
+        f"{'bf16 autocast, torch.compile on all sides' if cuda else 'fp32, no compile'}."
     )
     report("train_translation", "Training against Hugging Face Marian and torch.nn.Transformer", note, found)
 
@@ -119,7 +121,9 @@ def _hugging_face(size: str, vocab: int, device: str) -> tuple[nn.Module, Loss, 
 
     def loss(source: Tensor, target: Tensor) -> Tensor:
         logits = body(input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=target[:, :-1]).logits
-        return nn.functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, label_smoothing=0.1)
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, label_smoothing=0.1
+        )
 
     return model, loss, device
 

@@ -1,6 +1,6 @@
 """Translation: ours against Hugging Face `generate`, the same weights, the same 30 tokens out.
 
-    python -m bench.translate            # CPU, or the GPU where there is one
+python -m bench.translate            # CPU, or the GPU where there is one
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def main() -> None:
     cuda = torch.cuda.is_available()
     found = [compare(*cell, "cuda" if cuda else "cpu") for cell in (GPU_CELLS if cuda else CELLS)]
     note = (
-        f"{LENGTH} tokens out, sources of {LENGTH} tokens, fp32 weights ({'bf16' if cuda else 'fp32'} arithmetic), equal weights; greedy answers were checked to be "
+        f"{LENGTH} tokens out, sources of {LENGTH} tokens, fp32 weights ({'bf16' if cuda else 'fp32'} arithmetic), "
+        "equal weights; greedy answers were checked to be "
         "the same tokens. Each engine has its own best number of threads."
     )
     report("translate", "Translation against Hugging Face generate", note, found)
@@ -42,7 +43,7 @@ def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Compa
     real = torch.ones_like(source, dtype=torch.bool)
     prompt = torch.full((batch, 1), BOS, device=device)
     how = GenerationConfig(
-        num_beams=width, do_sample=False, min_new_tokens=LENGTH, max_new_tokens=LENGTH, length_penalty=0.0, early_stopping=width > 1,
+        num_beams=width, do_sample=False, min_new_tokens=LENGTH, max_new_tokens=LENGTH, early_stopping=width > 1,
         pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=BOS, use_cache=True,
     )  # fmt: skip
     search = greedy if width == 1 else functools.partial(beam, keep=width)

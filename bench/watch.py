@@ -1,6 +1,6 @@
 """What watching costs: a forward pass of the base model, alone and while one attention is watched, all heads.
 
-    python -m bench.watch
+python -m bench.watch
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ def main() -> None:
         "all eighteen": lambda: watched("*"),
     }
     found = race(f"base forward, {rows} × {length} tokens", "tokens/s", engines, rounds=15, warm=3)
-    report("watch", "What watching costs", "All heads and queries of what is watched; the ratio is the price (1.00× is free).", [found])
+    report(
+        "watch",
+        "What watching costs",
+        "All heads and queries of what is watched; the ratio is the price (1.00× is free).",
+        [found],
+    )
 
 
 if __name__ == "__main__":

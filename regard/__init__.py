@@ -1,7 +1,7 @@
 """Regard: every system of the attention lectures on one attention core.
 
-    pipeline = regard.load("runs/demo");  pipeline("twenty-three")
-    with regard.watch(pipeline.model) as seen: ...
+pipeline = regard.load("runs/demo");  pipeline("twenty-three")
+with regard.watch(pipeline.model) as seen: ...
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The command line: one function per verb.
 
-A verb's settings are a schema, as a recipe's are: one parser, one set of error sentences, one way to print help. Nothing here
-imports torch before it is needed, so that help and mistakes are answered at once.
+A verb's settings are a schema, as a recipe's are: one parser, one set of error sentences, one way to print help.
+Nothing here imports torch before it is needed, so that help and mistakes are answered at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from regard import __version__
-from regard.config import Config, DecodeConfig, Recipe, arguments, make_recipe, merge, read_toml, recipe_schema, section, write_toml
+from regard.config import (
+    Config,
+    DecodeConfig,
+    Recipe,
+    arguments,
+    make_recipe,
+    merge,
+    read_toml,
+    recipe_schema,
+    section,
+    write_toml,
+)
 from regard.errors import ConfigError, DataError, RegardError, nearest
 from regard.recipes import find_recipe, list_recipes, recipe_text
 
@@ -95,7 +106,10 @@ def recipes(argv: list[str]) -> None:
             target.write_text(recipe_text(name), "utf-8")
             out.print(f"{target} written; train it with: regard train {target}")
         case _:
-            raise ConfigError(f"recipes {' '.join(words)}: not understood; write recipes, recipes show NAME, or recipes copy NAME [FILE]")
+            raise ConfigError(
+                f"recipes {' '.join(words)}: not understood; "
+                "write recipes, recipes show NAME, or recipes copy NAME [FILE]"
+            )
 
 
 def _list_recipes() -> None:
@@ -158,7 +172,9 @@ def _check_settings(given: dict[str, Any], whole: type[Recipe]) -> None:
     known = set(TrainOptions.model_fields) | set(whole.model_fields)
     for name in given:
         if name not in known:
-            inside = [f"{part}.{key}" for part in whole.model_fields if (s := section(whole, part)) for key in s.model_fields]
+            inside = [
+                f"{part}.{key}" for part in whole.model_fields if (s := section(whole, part)) for key in s.model_fields
+            ]
             raise ConfigError(f"--{name}: no such setting; {nearest(name, [*known, *inside])}")
 
 
@@ -186,8 +202,17 @@ def evaluate(argv: list[str]) -> None:
     folder, _, options, how = _run_of(argv, EvaluateOptions)
     from regard import run
 
-    found = run.evaluate(folder, out if not options.json_ else err, split=options.split, files=options.data, device=options.device, how=how)
-    report = {name: {"value": float(value), "definition": getattr(value, "definition", "")} for name, value in found.items()}
+    found = run.evaluate(
+        folder,
+        out if not options.json_ else err,
+        split=options.split,
+        files=options.data,
+        device=options.device,
+        how=how,
+    )
+    report: dict[str, dict[str, Any]] = {
+        name: {"value": float(value), "definition": getattr(value, "definition", "")} for name, value in found.items()
+    }
     if options.json_:
         print(json.dumps(report, ensure_ascii=False))
         return
@@ -248,7 +273,10 @@ def _lines(file: Any) -> Any:
         try:
             yield raw.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataError(f"line {number} of standard input is not UTF-8 (byte {error.start}); convert it first, for example with iconv") from None
+            raise DataError(
+                f"line {number} of standard input is not UTF-8 (byte {error.start}); "
+                "convert it first, for example with iconv"
+            ) from None
 
 
 def _print_answer(answer: Any, options: PredictOptions, several: bool) -> None:
@@ -298,7 +326,9 @@ class LookOptions(DecodeConfig):
 def look(argv: list[str]) -> None:
     folder, texts, options, how = _run_of(argv, LookOptions)
     if len(texts) != 1:
-        raise ConfigError(f"look takes one input, but {len(texts)} came; write it in quotes: regard look {folder} \"two hundred\"")
+        raise ConfigError(
+            f'look takes one input, but {len(texts)} came; write it in quotes: regard look {folder} "two hundred"'
+        )
     from regard.pipeline import load
     from regard.view.terminal import draw
 
@@ -310,12 +340,13 @@ def look(argv: list[str]) -> None:
         from regard.view.plots import plot
 
         heads = None if options.head is None else [options.head]
-        for path in plot(trace, Path(stem).with_suffix(""), name=options.attention, heads=heads):
+        for path in plot(trace, Path(stem.removesuffix(".png").removesuffix(".svg")), name=options.attention, heads=heads):
             out.print(f"{path} written")
     if options.html:
         from regard.view.html import page
+        from regard.weights import write
 
-        Path(options.html).write_text(page(trace), "utf-8")
+        write(Path(options.html), page(trace).encode())
         out.print(f"{options.html} written")
     if not (options.png or options.svg or options.html):
         out.print(draw(trace, name=options.attention, head=options.head))
@@ -350,7 +381,13 @@ def demo(argv: list[str]) -> None:
     options = DemoOptions(**values)
     from regard.demo import show
 
-    show(options.source, options.target, Path(options.out) if options.out else _free(Path("runs/demo")), options.steps, out)
+    show(
+        options.source,
+        options.target,
+        Path(options.out) if options.out else _free(Path("runs/demo")),
+        options.steps,
+        out,
+    )
 
 
 # ------------------------------------------------------------------ shared
@@ -386,7 +423,9 @@ def _print_verbs() -> None:
     for name, verb in VERBS.items():
         table.add_row(f"  {name}", verb.says)
     out.print(table)
-    out.print("\nregard VERB --help tells more. In Python: regard.load(RUN), regard.train(RECIPE), regard.watch(model).")
+    out.print(
+        "\nregard VERB --help tells more. In Python: regard.load(RUN), regard.train(RECIPE), regard.watch(model)."
+    )
 
 
 def _print_help(name: str, verb: Verb, rest: list[str]) -> None:
@@ -394,15 +433,14 @@ def _print_help(name: str, verb: Verb, rest: list[str]) -> None:
     _print_settings(verb.options)
     recipe = next((word for word in rest if not word.startswith("-")), None)
     if name == "train":
-        from regard.config import Recipe as whole
-
+        whole: type[Recipe] = Recipe
         if recipe is not None:
             from regard.models import schema
 
             whole = recipe_schema(read_toml(find_recipe(recipe)).get("system", "transformer"), schema)
         for part in whole.model_fields:
             inner = section(whole, part)
-            if inner is not None and inner is not Config:
+            if inner is not None and inner is not Config and issubclass(inner, Config):
                 _print_settings(inner, f"{part}.")
         if recipe is None:
             out.print("The settings of model.* belong to a system: regard train RECIPE --help shows them.")
@@ -412,17 +450,33 @@ def _print_help(name: str, verb: Verb, rest: list[str]) -> None:
 def _print_settings(schema: type[Config], prefix: str = "") -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for key, field in schema.model_fields.items():
-        default = "" if field.is_required() or field.default in (None, "", (), False) else f"[dim]({escape(str(field.default))})[/]"
-        table.add_row(f"  --{prefix}{(field.alias or key).replace('_', '-')}", f"{escape(field.description or '')} {default}")
+        default = (
+            ""
+            if field.is_required() or field.default in (None, "", (), False)
+            else f"[dim]({escape(str(field.default))})[/]"
+        )
+        table.add_row(
+            f"  --{prefix}{(field.alias or key).replace('_', '-')}", f"{escape(field.description or '')} {default}"
+        )
     if schema.model_fields:
         out.print(table)
 
 
 VERBS = {
     "demo": Verb(
-        "train a small translator, score it, and show what it looks at", "[--target fr]", "regard demo --target fr", DemoOptions, demo
+        "train a small translator, score it, and show what it looks at",
+        "[--target fr]",
+        "regard demo --target fr",
+        DemoOptions,
+        demo,
     ),
-    "recipes": Verb("list the recipes; show or copy one", "[show NAME | copy NAME [FILE]]", "regard recipes show demo", Nothing, recipes),
+    "recipes": Verb(
+        "list the recipes; show or copy one",
+        "[show NAME | copy NAME [FILE]]",
+        "regard recipes show demo",
+        Nothing,
+        recipes,
+    ),
     "train": Verb(
         "train a recipe: a shipped name or a TOML file",
         "RECIPE [--section.key value …] [--out RUN]",
@@ -432,7 +486,11 @@ VERBS = {
     ),
     "resume": Verb("go on with any run, whatever stopped it", "RUN", "regard resume runs/demo", Nothing, resume),
     "evaluate": Verb(
-        "the task's metrics, each with its definition", "RUN [--data FILE …]", "regard evaluate runs/demo --beam 1", EvaluateOptions, evaluate
+        "the task's metrics, each with its definition",
+        "RUN [--data FILE …]",
+        "regard evaluate runs/demo --beam 1",
+        EvaluateOptions,
+        evaluate,
     ),
     "predict": Verb(
         "text in, answer out; reads lines from standard input when none is given",

@@ -1,7 +1,7 @@
 """Recipes: a TOML file, then `--section.key value`, into frozen models that refuse what they do not know.
 
-One schema serves the file, the flags and the run folder. Everything here is free of torch, so that help and errors are instant;
-the schema of `[model]` belongs to the system that the recipe names and is handed in by whoever knows the systems.
+One schema serves the file, the flags and the run folder. Nothing here needs torch, so that help and errors are instant;
+the schema of `[model]` belongs to the system that the recipe names, and whoever knows the systems hands it in.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import json
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 import tomlkit
@@ -27,7 +28,9 @@ Split = Literal["train", "valid", "test"]
 class Config(BaseModel):
     """Frozen, checked at birth, and known to the last name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -44,8 +47,12 @@ def sentence(schema: type[BaseModel], error: ErrorDetails) -> str:
         case "extra_forbidden":
             *above, name = (str(part) for part in error["loc"])
             return f"{where}: no such setting; {nearest(name, fields(schema, above))}"
+        case "missing" if isinstance(error["loc"][-1], int):
+            return f"{where.rpartition('.')[0]}: more values are wanted than {got}"
         case "missing":
-            return f"{where}: missing; write it in the recipe or give --{where}"
+            return f"{where}: missing; write it in the recipe"
+        case "model_type":
+            return f"{where}: a section, not a setting; write --{where}.key value"
         case "value_error":
             text = str(error["ctx"]["error"])
             return f"{where}.{text}" if where and ":" in text.split(" ")[0] else f"{where}: {text}" if where else text
@@ -72,9 +79,10 @@ class ModelConfig(Config):
         if not isinstance(values, dict) or "size" not in values:
             return values
         sizes = sys.modules[cls.__module__].SIZES
-        if values["size"] not in sizes:
-            raise ConfigError(f"size: no size {values['size']!r}; {nearest(str(values['size']), sizes)}")
-        return {**sizes[values["size"]], **{k: v for k, v in values.items() if k != "size"}}
+        size = str(values["size"])
+        if size not in sizes:
+            raise ConfigError(f"size: no size {size!r}; {nearest(size, sizes)}")
+        return {**sizes[size], **{k: v for k, v in values.items() if k != "size"}}
 
 
 class DataConfig(Config):
@@ -102,10 +110,14 @@ class DataConfig(Config):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.made is None and not self.train:
-            raise ConfigError("train: missing; write two line-aligned files, one .tsv or one .jsonl, or set made = \"spoken\"")
+            raise ConfigError(
+                'train: missing; write two line-aligned files, one .tsv or one .jsonl, or set made = "spoken"'
+            )
         for split in get_args(Split):
             if len(getattr(self, split)) > 2:
-                raise ConfigError(f"{split}: {len(getattr(self, split))} files; write two line-aligned files, one .tsv or one .jsonl")
+                raise ConfigError(
+                    f"{split}: {len(getattr(self, split))} files; write two line-aligned files, one .tsv or one .jsonl"
+                )
         return self
 
 
@@ -119,7 +131,8 @@ class TokensConfig(Config):
     """One vocabulary for both sides."""
     lowercase: bool = False
     continuation: str = ""
-    """Mark at the end of an unfinished word in text that was split beforehand ("@@"); removed from output and references."""
+    """Mark at the end of an unfinished word in text that was split beforehand ("@@");
+    removed from output and references."""
 
 
 class TaskConfig(Config):
@@ -231,6 +244,7 @@ class Recipe(Config):
 Schema = Callable[[str], type[Config]]
 
 
+@cache
 def recipe_schema(system: str, schema: Schema) -> type[Recipe]:
     """Recipe with the `[model]` section of one system."""
     return create_model("Recipe", __base__=Recipe, model=(schema(system), ...))
@@ -238,7 +252,7 @@ def recipe_schema(system: str, schema: Schema) -> type[Recipe]:
 
 def make_recipe(values: dict[str, Any], schema: Schema) -> Recipe:
     if "system" not in values:
-        raise ConfigError("system: missing; write for example system = \"transformer\" at the top of the recipe")
+        raise ConfigError('system: missing; write for example system = "transformer" at the top of the recipe')
     return recipe_schema(str(values["system"]), schema)(**{"model": {}, **values})
 
 
@@ -273,31 +287,53 @@ def arguments(argv: Sequence[str], *schemas: type[BaseModel]) -> tuple[list[str]
             continue
         flag, equals, value = word[2:].partition("=")
         path = flag.replace("-", "_")
-        kind = _kind(path, schemas)
+        known = _annotation(path, schemas)
+        kind = _kind(known)
         found = [value] if equals else []
         switch = kind is bool and not (waiting and waiting[0] in ("true", "false"))
-        while not equals and not switch and waiting and not waiting[0].startswith("--") and (kind is tuple or not found):
+        while (
+            not equals and not switch and waiting and not waiting[0].startswith("--") and (kind is tuple or not found)
+        ):
             found.append(waiting.pop(0))
         if not found and not switch and kind is not None:
             raise ConfigError(f"--{flag}: a value is missing; write --{flag} VALUE")
-        read = [literal(text) for text in found]
-        place(values, path, read if kind is tuple else read[0] if read else True)
+        place(values, path, _read(found, known) if found else True)
     return words, values
 
 
-def _kind(path: str, schemas: Sequence[type[BaseModel]]) -> type | None:
-    """bool, tuple, or object for a setting of one value; None for one that no schema knows."""
+def _annotation(path: str, schemas: Sequence[type[BaseModel]]) -> Any:
+    """The type of a setting; None for one that no schema knows."""
     *above, name = path.split(".")
     for schema in schemas:
         inner: type[BaseModel] | None = schema
         for part in above:
             inner = section(inner, part) if inner is not None else None
-        if inner is None or name not in inner.model_fields:
-            continue
-        kind = inner.model_fields[name].annotation
-        options = {kind, *get_args(kind)} if get_origin(kind) in (Union, UnionType) else {kind}
-        return next((k for k in (bool, tuple) if any(k in (o, get_origin(o)) for o in options)), object)
+        if inner is not None and name in inner.model_fields:
+            return inner.model_fields[name].annotation
     return None
+
+
+def _kind(known: Any) -> type | None:
+    """bool, tuple, or object for a setting of one value; None for one that no schema knows."""
+    if known is None:
+        return None
+    options = {known, *get_args(known)} if get_origin(known) in (Union, UnionType) else {known}
+    return next((k for k in (bool, tuple) if any(k in (o, get_origin(o)) for o in options)), object)
+
+
+def _read(found: list[str], known: Any) -> Any:
+    """Text is taken as it is, be it a folder called 2024-01-01; anything else is written as in TOML."""
+    values: list[Any] = found if _leaves(known) <= {str, NoneType, ...} else [literal(text) for text in found]
+    if _kind(known) is not tuple:
+        return values[0]
+    whole = literal(found[0])
+    return whole if len(found) == 1 and isinstance(whole, list) else values
+
+
+def _leaves(kind: Any) -> set[Any]:
+    """The plain types that a type is made of."""
+    inner = () if get_origin(kind) is Literal else get_args(kind)
+    return set().union(*map(_leaves, inner)) if inner else {kind}
 
 
 def section(schema: type[BaseModel], name: str) -> type[BaseModel] | None:

@@ -22,7 +22,9 @@ SHOWN = "three hundred and twenty-one thousand, four hundred and eighty-seven"
 def show(source: str, target: str, folder: Path, steps: int | None, console: Console) -> None:
     settings = {"data": {"languages": [source, target]}, "train": {"steps": steps} if steps else {}}
     recipe = make_recipe(merge(read_toml(find_recipe("demo")), settings), schema)
-    console.print(f"Numbers, years, ordinals, dates, times and prices, in words: {source} → {target}. Nothing is downloaded.")
+    console.print(
+        f"Numbers, years, ordinals, dates, times and prices, in words: {source} → {target}. Nothing is downloaded."
+    )
     found = run.start(recipe, folder, console)
     pipeline = load(folder)
     held = list(spoken(recipe.data.languages, "test", recipe.data.held))

@@ -35,8 +35,9 @@ def examine(folder: Path, console: Console, *, as_json: bool = False) -> int:
 
 def _answers(pipeline: Pipeline) -> dict[str, object]:
     """In the precision of use: the same texts alone, together and backwards."""
-    words = sorted(pipeline.tokenizers.source.words(), key=len)[-40:]
-    texts = [" ".join(words[i : i + 1 + i % 5]) for i in range(0, 32, 4)] or ["a"]
+    dice = torch.Generator().manual_seed(0)
+    source = pipeline.tokenizers.source
+    texts = [source.decode(torch.randint(4, source.size, (n,), generator=dice).tolist()) for n in (1, 9, 3, 14, 6, 2)]
     together, backwards = pipeline(texts), pipeline(texts[::-1])[::-1]
     alone = [pipeline(text) for text in texts]
     differ = sum(not (a == b == c) for a, b, c in zip(together, backwards, alone, strict=True))

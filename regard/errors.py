@@ -1,4 +1,5 @@
-"""What can go wrong, one class per exit code. The text of each is one sentence: what came, what was wanted, what to write instead."""
+"""What can go wrong, one class per exit code. The text of each is one sentence: what came, what was wanted,
+what to write instead."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Diverged(RegardError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """"did you mean 'heads'?", or the whole list where nothing is near."""
+    """ "did you mean 'heads'?", or the whole list where nothing is near."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, 1)
     if not close:

@@ -1,6 +1,6 @@
-"""Laws that every model obeys, each written once. The tests hold all registered systems to them, `regard doctor` a user's own run.
+"""Laws that every model obeys, each written once. The tests hold all systems to them, `regard doctor` a user's own run.
 
-A law takes a case and returns how far the model is from it: 0 where two things must be the same, and else the largest difference.
+A law takes a case and returns how far the model is from it: the largest difference, or 0 and 1 for yes and no.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 from regard.core.attention import Attention
 from regard.core.autoregressive import Autoregressive
 from regard.core.mask import Mask
-from regard.core.state import KV, reorder, repeat
+from regard.core.state import KV, State, reorder, repeat
 from regard.core.watch import attentions, silence, watch
-from regard.decode import beam, greedy
+from regard.decode import Hypothesis, beam, greedy
 from regard.decode.search import none
 
 BOS, EOS = 1, 2
@@ -45,7 +45,9 @@ class Law:
     limit: float = 1e-9  # in float64
 
 
-def make_case(model: Autoregressive, vocab: int, *, source_vocab: int | None = None, rows: int = 4, length: int = 9, seed: int = 0) -> Case:
+def make_case(
+    model: Autoregressive, vocab: int, *, source_vocab: int | None = None, rows: int = 4, length: int = 9, seed: int = 0
+) -> Case:
     """Random words and uneven lengths, in float64: a law that holds there to nine digits holds."""
     dice = torch.Generator().manual_seed(seed)
     model = copy.deepcopy(model).cpu().double().eval()
@@ -71,7 +73,9 @@ def padding(case: Case) -> float:
     whole = case.hidden()
     worst = 0.0
     for row, length in enumerate(case.real.sum(1).tolist()):
-        alone, _ = case.model(case.source[row : row + 1, :length], case.real[row : row + 1, :length], case.target[row : row + 1])
+        alone, _ = case.model(
+            case.source[row : row + 1, :length], case.real[row : row + 1, :length], case.target[row : row + 1]
+        )
         worst = max(worst, _apart(alone[0], whole[row]))
     return worst
 
@@ -102,7 +106,7 @@ def no_look_ahead(case: Case) -> float:
     worst = 0.0
     for t in range(hidden.shape[1] - 1):
         (grad,) = torch.autograd.grad(hidden[:, t].sum(), kept[0], retain_graph=True)
-        worst = max(worst, grad[:, t + 1 :].abs().max().item())
+        worst = max(worst, _apart(grad[:, t + 1 :], torch.zeros(())))
     return worst
 
 
@@ -159,12 +163,12 @@ def reordering(case: Case) -> float:
     rows = torch.arange(len(case.target)).flip(0)
     first, then = case.target[:, :3], case.target[:, 3:4]
 
-    def begun() -> tuple[Tensor, object]:
-        return case.model.states(first, case.model.start(case.source, case.real, rows=len(first)))
+    def begun() -> State:
+        return case.model.states(first, _start(case))[1]
 
-    after, _ = case.model.step(then, begun()[1])  # type: ignore[arg-type]
-    before, _ = case.model.step(then[rows], reorder(begun()[1], rows, rows))  # type: ignore[arg-type]
-    twice, _ = case.model.step(then.repeat_interleave(2, 0), repeat(begun()[1], 2))  # type: ignore[arg-type]
+    after, _ = case.model.step(then, begun())
+    before, _ = case.model.step(then[rows], reorder(begun(), rows, rows))
+    twice, _ = case.model.step(then.repeat_interleave(2, 0), repeat(begun(), 2))
     return max(_apart(before, after[rows]), _apart(twice, after.repeat_interleave(2, 0)))
 
 
@@ -183,7 +187,7 @@ def batch_of_one(case: Case) -> float:
         (alone,) = beam(case.model.step, state, _prompt(case)[:1], eos=EOS, limit=12, keep=3, penalty=none(0))
         if [h.tokens for h in alone] != [h.tokens for h in together[row]]:
             return 1.0
-        worst = max(worst, *(abs(a.score - b.score) for a, b in zip(alone, together[row], strict=True)))
+        worst = max(worst, _apart(_scores(alone), _scores(together[row])))
     return worst
 
 
@@ -238,7 +242,7 @@ def _patched(model: Autoregressive, look: Callable[[str, Attention], Callable[..
             del attention.look
 
 
-def _start(case: Case):  # type: ignore[no-untyped-def]
+def _start(case: Case) -> State:
     return case.model.start(case.source, case.real, rows=len(case.source))
 
 
@@ -246,5 +250,10 @@ def _prompt(case: Case) -> Tensor:
     return torch.full((len(case.source), 1), BOS)
 
 
+def _scores(hypotheses: list[Hypothesis]) -> Tensor:
+    return torch.tensor([h.score for h in hypotheses], dtype=torch.float64)
+
+
 def _apart(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max())
+    """What is not a number is infinitely far from everything: a model that has diverged obeys nothing."""
+    return float((a - b).abs().nan_to_num(nan=torch.inf).max())

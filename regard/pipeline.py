@@ -1,4 +1,5 @@
-"""Text → tokens → batch → model → decode → text: a trained run, ready to be asked. This is what `regard.load` returns."""
+"""Text → tokens → batch → model → decode → text: a trained run, "
+"ready to be asked. This is what `regard.load` returns."""
 
 from __future__ import annotations
 
@@ -36,12 +37,23 @@ class Pipeline:
         return best[0] if isinstance(text, str) else best
 
     def answer(
-        self, texts: Sequence[str], *, prefixes: Sequence[str] | None = None, progress: Progress | None = None, **how: Any
+        self,
+        texts: Sequence[str],
+        *,
+        prefixes: Sequence[str] | None = None,
+        progress: Progress | None = None,
+        **how: Any,
     ) -> list[Answer]:
         """Answers with their n-best lists, scores and ancestries."""
         longest = self.recipe.data.longest
         return rewrite(
-            self.model, self.tokenizers, texts, self.decoding(**how), prefixes=prefixes, longest=longest, progress=progress
+            self.model,
+            self.tokenizers,
+            texts,
+            self.decoding(**how),
+            prefixes=prefixes,
+            longest=longest,
+            progress=progress,
         )
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
@@ -91,7 +103,8 @@ def read_run(folder: Path) -> Recipe:
     values = read_toml(folder / "recipe.toml")
     if (found := values.get("format")) != FORMAT:
         raise CheckpointError(
-            f"{folder} has run format {found}, but this Regard reads format {FORMAT}; use the Regard that wrote it, or train it again"
+            f"{folder} has run format {found}, but this Regard reads format {FORMAT}; "
+            "use the Regard that wrote it, or train it again"
         )
     return make_recipe(values, schema)
 
@@ -99,7 +112,10 @@ def read_run(folder: Path) -> Recipe:
 def check_vocabulary(recipe: Recipe, tokenizers: Tokenizers) -> None:
     wanted, found = recipe.model.vocab, tokenizers.target.size  # type: ignore[attr-defined]
     if wanted != found:
-        raise CheckpointError(f"the model was built for a vocabulary of {wanted}, but tokenizer.json has {found} entries; they belong to different runs")
+        raise CheckpointError(
+            f"the model was built for a vocabulary of {wanted}, but tokenizer.json has {found} entries; "
+            "they belong to different runs"
+        )
 
 
 def pick_device(name: str) -> torch.device:

@@ -1,4 +1,5 @@
-"""From a recipe's words about data to a task: read the text, train the tokenizers, fill the stores. What is there already is kept."""
+"""From a recipe's words about data to a task: read the text, train the tokenizers, "
+"fill the stores. What is there already is kept."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from regard.config import DataConfig, Recipe
 from regard.data.spoken import spoken
 from regard.data.store import Store
 from regard.data.text import BadLines, find, read_pairs
-from regard.data.tokenizer import Tokenizers
+from regard.data.tokenizer import Tokenizers, join
+from regard.metrics.translation import BLEU
 from regard.tasks.rewrite import Held, Rewrite
 
 Say = Callable[[str], None]
@@ -32,7 +34,7 @@ def prepare(recipe: Recipe, folder: Path, say: Say = lambda text: None) -> tuple
         tokens=recipe.train.tokens,
         seed=recipe.train.seed,
         smoothing=recipe.task.smoothing,
-        bleu=recipe.task.bleu,
+        bleu=bleu_of(recipe),
         how=recipe.decode,
     )
     sizes = {"vocab": tokenizers.target.size}
@@ -43,17 +45,21 @@ def prepare(recipe: Recipe, folder: Path, say: Say = lambda text: None) -> tuple
 
 
 def train_tokenizers(recipe: Recipe) -> Tokenizers:
-    how = recipe.tokens
-    texts = ((source, target) for _, source, target in examples(recipe.data, "train", BadLines()))
-    return Tokenizers.train(
-        texts, kind=how.kind, size=how.size, joint=how.joint, lowercase=how.lowercase, continuation=how.continuation
-    )
+    sources = (source for _, source, _ in examples(recipe.data, "train", BadLines()))
+    targets = (target for _, _, target in examples(recipe.data, "train", BadLines()))
+    return Tokenizers.train(sources, targets, **recipe.tokens.model_dump())
 
 
 def hold(recipe: Recipe, folder: Path, split: str, tokenizers: Tokenizers, say: Say = lambda text: None) -> Held:
     """A held-out split: nothing of it is skipped, however long."""
     store = _store(recipe, folder, split, tokenizers, say)
-    return Held(store, [(source, target) for _, source, target in examples(recipe.data, split, BadLines())])
+    pairs = [(source, target) for _, source, target in examples(recipe.data, split, BadLines())]
+    mark = recipe.tokens.continuation
+    return Held(store, [source for source, _ in pairs], [join(target, mark) for _, target in pairs])
+
+
+def bleu_of(recipe: Recipe) -> BLEU:
+    return BLEU(recipe.task.bleu, recipe.tokens.lowercase)
 
 
 def examples(data: DataConfig, split: str, bad: BadLines) -> Iterator[tuple[int, str, str]]:

@@ -1,4 +1,5 @@
-"""A run is a folder: recipe, tokenizers, data, checkpoints, weights, model card. Start one, go on with one, measure one."""
+"""A run is a folder: recipe, tokenizers, data, checkpoints, weights, model card. Start one, go on with one, "
+"measure one."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from regard.config import DataConfig, Recipe, make_recipe, merge, read_toml, wri
 from regard.errors import ConfigError
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load, read_run
-from regard.prepare import hold, prepare
+from regard.prepare import bleu_of, hold, prepare
 from regard.recipes import find_recipe
 from regard.tasks.rewrite import Progress as Tell
 from regard.tasks.rewrite import measure
@@ -33,7 +34,11 @@ from regard.weights import write
 def train(recipe: str | Path | Recipe, out: str | Path | None = None, **settings: Any) -> Pipeline:
     """Trains a recipe by name, file or value: `regard.train("demo", "runs/short", train={"steps": 100})`."""
     name = "run" if isinstance(recipe, Recipe) else Path(recipe).stem
-    values = recipe.model_dump(mode="json", exclude_none=True) if isinstance(recipe, Recipe) else read_toml(find_recipe(str(recipe)))
+    values = (
+        recipe.model_dump(mode="json", exclude_none=True)
+        if isinstance(recipe, Recipe)
+        else read_toml(find_recipe(str(recipe)))
+    )
     folder = Path(out) if out is not None else Path("runs") / name
     start(make_recipe(merge(values, settings), schema), folder, Console(stderr=True))
     return load(folder)
@@ -42,7 +47,9 @@ def train(recipe: str | Path | Recipe, out: str | Path | None = None, **settings
 def start(recipe: Recipe, folder: Path, console: Console) -> dict[str, float]:
     """A new run, to its end; returns the test metrics, where there is a test split."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists already; go on with it by: regard resume {folder}, or name another folder with --out")
+        raise ConfigError(
+            f"{folder} exists already; go on with it by: regard resume {folder}, or name another folder with --out"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     _write_recipe(recipe, folder)
     return _work(recipe, folder, console)
@@ -98,10 +105,17 @@ def evaluate(
             recipe, split = recipe.model_copy(update={"data": data}), "test"
         held = hold(recipe, Path(scratch) if files else folder, split, pipeline.tokenizers)
         found = measure(
-            pipeline.model, pipeline.tokenizers, held, recipe.decode,
-            bleu_tokens=recipe.task.bleu, tokens=recipe.train.tokens, progress=tell,
-        )  # fmt: skip
-    report = {name: {"value": float(value), "definition": getattr(value, "definition", "")} for name, value in found.items()}
+            pipeline.model,
+            pipeline.tokenizers,
+            held,
+            recipe.decode,
+            bleu_of(recipe),
+            tokens=recipe.train.tokens,
+            progress=tell,
+        )
+    report = {
+        name: {"value": float(value), "definition": getattr(value, "definition", "")} for name, value in found.items()
+    }
     write(folder / "evaluation.json", json.dumps(report, indent=1, ensure_ascii=False).encode())
     return found
 
@@ -114,7 +128,7 @@ def rehearse(recipe: Recipe, console: Console) -> None:
         recipe, task = prepare(recipe, folder, console.print)
         run = _begin(recipe, folder, lambda text: None)
         short = recipe.train.model_copy(update={"log_every": 10**9})
-        feed = loop.Feed(run, task, short)
+        feed = loop.Feed(run, task)
         times = []
         for _ in range(steps):
             before = time.perf_counter()
@@ -128,11 +142,23 @@ def rehearse(recipe: Recipe, console: Console) -> None:
     size = sum(p.numel() for p in run.model.parameters())
     console.print(f"parameters    {size:,}")
     console.print(f"vocabulary    {recipe.model.vocab:,}")  # type: ignore[attr-defined]
-    console.print(f"first batch   {batch.source.shape[0]} rows, {batch.source.shape[1]} × {batch.target.shape[1]} tokens, {batch.tokens:,} to predict")
-    console.print(f"batches       {len(task.batches):,} an epoch; {recipe.train.steps:,} steps are {task.epoch(recipe.train.steps):.1f} epochs")
-    console.print(f"memory        {_peak() / 2**20:,.0f} MiB at the peak, of which weights, gradients and optimizer {16 * size / 2**20:,.0f} MiB")
+    console.print(
+        f"first batch   {batch.source.shape[0]} rows, {batch.source.shape[1]} × {batch.target.shape[1]} tokens, "
+        f"{batch.tokens:,} to predict"
+    )
+    console.print(
+        f"batches       {len(task.batches):,} an epoch; "
+        f"{recipe.train.steps:,} steps are {task.epoch(recipe.train.steps):.1f} epochs"
+    )
+    console.print(
+        f"memory        {_peak() / 2**20:,.0f} MiB at the peak, of which weights, "
+        f"gradients and optimizer {16 * size / 2**20:,.0f} MiB"
+    )
     typical = sorted(times)[len(times) // 2]
-    console.print(f"time          {typical * 1e3:.0f} ms a step: about {recipe.train.steps * typical / 60:.1f} minutes without evaluations")
+    console.print(
+        f"time          {typical * 1e3:.0f} ms a step: about {recipe.train.steps * typical / 60:.1f} minutes "
+        "without evaluations"
+    )
 
 
 def _peak() -> int:
@@ -153,11 +179,18 @@ def model_card(recipe: Recipe, folder: Path, found: dict[str, float]) -> str:
     """README.md of a run: what it is, what it was made of, what it can do."""
     lines = [f"# {recipe.title or folder.name}", "", f"A {recipe.system} trained by Regard."]
     lines += ["", "    " + (f"regard train {folder}/recipe.toml --out ANOTHER"), ""]
-    data = f"made: {recipe.data.made}, {' to '.join(recipe.data.languages)}" if recipe.data.made else ", ".join(recipe.data.train)
+    data = (
+        f"made: {recipe.data.made}, {' to '.join(recipe.data.languages)}"
+        if recipe.data.made
+        else ", ".join(recipe.data.train)
+    )
     lines += [f"Data: {data}.", ""]
     if found:
         lines += ["| measure | test | definition |", "|---|---|---|"]
         lines += [f"| {name} | {value:.4f} | {getattr(value, 'definition', '')} |" for name, value in found.items()]
         lines += [""]
-    lines += [f"Ask it with `regard predict {folder.name} TEXT`, look into it with `regard look {folder.name} TEXT`.", ""]
+    lines += [
+        f"Ask it with `regard predict {folder.name} TEXT`, look into it with `regard look {folder.name} TEXT`.",
+        "",
+    ]
     return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""Attention in four verbs: `project` a memory to keys and values, `weigh` them, `read` what was weighed, or `look`: both at once.
+"""Attention in four verbs: `project` a memory to keys and values, `weigh` them, `read` them, or `look`: both at once.
 
-    weights = softmax(score(q, K))        context = weights · V
+weights = softmax(score(q, K))        context = weights · V
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Attention(nn.Module):
         self.output: nn.Module = nn.Identity() if plain else nn.Linear(dim, dim, bias=bias)
         self.heads, self.dropout = heads, dropout
         self.probes: tuple[Probe, ...] = ()  # set by watch
-        self.gain: Tensor | None = None  # (H,) set by silence
+        self.quiet: tuple[int, ...] = ()  # silent heads, once for each who silenced them; set by silence, as is
+        self.gain: Tensor | None = None  # (H,) zero for silent heads
 
     def project(self, memory: Tensor) -> KV:
         """Keys and values of a memory, to be computed once and looked at often."""

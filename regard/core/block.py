@@ -41,7 +41,11 @@ class PreNorm(PostNorm):
 
 
 RESIDUALS: dict[str, type[PostNorm]] = {"post": PostNorm, "pre": PreNorm}
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "gelu_tanh": lambda: nn.GELU("tanh")}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "gelu_tanh": lambda: nn.GELU("tanh"),
+}
 
 
 class FeedForward(nn.Sequential):
@@ -79,6 +83,6 @@ class Block(nn.Module):
             return self.attention.look(h, seen, mask)
 
         x = self.around_attention(x, look)
-        if self.cross is not None and self.around_cross is not None:
-            x = self.around_cross(x, lambda h: self.cross.look(h, memory, memory_mask))
+        if (cross := self.cross) is not None and memory is not None and self.around_cross is not None:
+            x = self.around_cross(x, lambda h: cross.look(h, memory, memory_mask))
         return self.around_feed_forward(x, self.feed_forward), seen

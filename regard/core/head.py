@@ -17,7 +17,9 @@ class Loss:
 
     total: Tensor
     count: int
-    parts: dict[str, Tensor] = field(default_factory=dict)  # further sums worth logging: "nll" is the loss without smoothing
+    parts: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # further sums worth logging: "nll" is the loss without smoothing
     carry: Any = None  # what the next batch wants to know of this one
 
 
@@ -48,22 +50,24 @@ class Head(nn.Module):
     def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor, smoothing: float = 0.0) -> Loss:
         """Cross-entropy at the real positions: targets are (1 - ε)·one-hot + ε/V (Szegedy et al.), summed.
 
-        hidden (B, T, dim), targets (B, T), real (B, T). Entered by __call__, as the model is, so that hooks run and it compiles.
+        hidden (B, T, dim), targets and real (B, T). Entered by __call__, as the model is: hooks run, and it compiles.
         """
         at = real.flatten().nonzero().squeeze(1)
         words = targets.flatten().index_select(0, at)
-        total, nll = _CrossEntropy.apply(hidden.flatten(0, -2).index_select(0, at), self.weight, self.bias, words, smoothing)
+        total, nll = _CrossEntropy.apply(
+            hidden.flatten(0, -2).index_select(0, at), self.weight, self.bias, words, smoothing
+        )
         return Loss(total, len(words), {"nll": nll})
 
 
 class _CrossEntropy(torch.autograd.Function):
     """Product, softmax and both gradients, some rows at a time: the table of logits is gone before the next rows come.
 
-    With p = softmax(Wh), the loss of a row is lse - (1-ε)·z_y - ε·mean(z), and its gradient in z is p - (1-ε)·e_y - ε/V.
+    With p = softmax(z), z = Wh: a row loses lse - (1-ε)·z_y - ε·mean(z), and its gradient is p - (1-ε)·e_y - ε/V.
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
         learning = any(ctx.needs_input_grad)
@@ -88,7 +92,11 @@ class _CrossEntropy(torch.autograd.Function):
             if smoothing:
                 z.sub_(smoothing / vocab)
             z.scatter_add_(1, y, torch.full_like(lse, smoothing - 1))
-            dz = z.to(torch.promote_types(h.dtype, weight.dtype) if not torch.is_autocast_enabled(h.device.type) else torch.bfloat16)
+            dz = z.to(
+                torch.promote_types(h.dtype, weight.dtype)
+                if not torch.is_autocast_enabled(h.device.type)
+                else torch.bfloat16
+            )
             d_hidden[start : start + rows] = dz @ weight
             d_weight += dz.T @ h
             if d_bias is not None:
@@ -98,7 +106,7 @@ class _CrossEntropy(torch.autograd.Function):
         return total, nll
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None
 
 

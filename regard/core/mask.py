@@ -20,7 +20,9 @@ class Mask:
     keys: Tensor | None = None  # (B, K) False at padding
     segments: Tensor | None = None  # (B, K) packed documents: equal ids may look at each other
     pairs: Tensor | None = None  # (B|1, H|1, Q, K) anything else
-    offset: int | Tensor | None = None  # where the first query stands among the keys; None: the last query on the last key
+    offset: int | Tensor | None = (
+        None  # where the first query stands among the keys; None: the last query on the last key
+    )
 
     def __and__(self, other: Mask) -> Mask:
         windows = [w for w in (self.window, other.window) if w is not None]
@@ -30,7 +32,7 @@ class Mask:
             keys=_both(self.keys, other.keys),
             segments=_one("segments", self.segments, other.segments),
             pairs=_both(self.pairs, other.pairs),
-            offset=_one("offset", self.offset, other.offset),
+            offset=_one("offset", self.offset, other.offset),  # type: ignore[arg-type]
         )
 
     @property
@@ -41,7 +43,8 @@ class Mask:
     def plainly_causal(self, q: int, k: int) -> bool:
         """True for the one mask that a fused kernel draws by itself. It aligns top-left, hence only where Q = K."""
         alone = self.window is None and self.keys is None and self.segments is None and self.pairs is None
-        return self.causal and alone and q == k and self.offset in (None, 0)
+        at_zero = self.offset is None or (isinstance(self.offset, int) and self.offset == 0)
+        return self.causal and alone and q == k and at_zero
 
     def start(self, q: int, k: int) -> int | Tensor:
         """Where the first query stands among the keys."""
@@ -77,6 +80,10 @@ def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _one(name: str, a: T | None, b: T | None) -> T | None:
-    if a is not None and b is not None and a is not b:
+    if a is not None and b is not None and not _same(a, b):
         raise ValueError(f"two masks with different {name} cannot be joined; give {name} in one of them only")
     return b if a is None else a
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b or (isinstance(a, int) and a == b)  # tensors are the same only where they are one

@@ -12,7 +12,9 @@ from regard.errors import ConfigError
 
 def sinusoid(positions: Tensor, dim: int) -> Tensor:
     """PE(p, 2i) = sin(p / 10000^(2i/dim)), PE(p, 2i+1) = cos(same): (T,) -> (T, dim)."""
-    rates = torch.exp(torch.arange(0, dim, 2, device=positions.device, dtype=positions.dtype) * (-math.log(10_000.0) / dim))
+    rates = torch.exp(
+        torch.arange(0, dim, 2, device=positions.device, dtype=positions.dtype) * (-math.log(10_000.0) / dim)
+    )
     angles = positions[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :dim]
 
@@ -28,7 +30,8 @@ class Sinusoidal(nn.Module):
 
     def forward(self, start: int, length: int) -> Tensor:  # -> (T, dim)
         if start + length > len(self.table):
-            self.table = self._draw(2 * (start + length)).to(self.table)
+            with torch.inference_mode(False):  # grown while decoding, it must still serve in training
+                self.table = self._draw(2 * (start + length)).to(self.table)
         return self.table[start : start + length]
 
     def _draw(self, length: int) -> Tensor:
@@ -45,7 +48,8 @@ class Learned(nn.Module):
     def forward(self, start: int, length: int) -> Tensor:  # -> (T, dim)
         if start + length > self.table.num_embeddings:
             raise ConfigError(
-                f"a sequence of {start + length} tokens came, but the learned positions end at {self.table.num_embeddings}; "
+                f"a sequence of {start + length} tokens came, "
+                f"but the learned positions end at {self.table.num_embeddings}; "
                 "shorten it, or train with a larger model.context or with sinusoidal positions"
             )
         return self.table.weight[start : start + length]

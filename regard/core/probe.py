@@ -11,7 +11,9 @@ class Probe:
 
     def __init__(self, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None, seen: list[Tensor]) -> None:
         self.heads, self.queries, self.seen = heads, queries, seen
-        self.key = min(set(range(len(_OPEN) + 1)) - set(_OPEN))  # the smallest free one: watching again compiles nothing again
+        self.key = min(
+            set(range(len(_OPEN) + 1)) - set(_OPEN)
+        )  # the smallest free one: watching again compiles nothing again
         self.tally = torch.zeros((), dtype=torch.int64)
         _OPEN[self.key] = seen
 
@@ -38,8 +40,8 @@ class Probe:
             self.seen.append(rows)
 
 
-# A compiled graph cannot append to a list without being compiled anew at each length. It can call an operator that claims
-# to write to a tensor, so that it is neither dropped nor moved, and that operator can append.
+# A compiled graph cannot append to a list without being compiled anew at each length. It can call an operator that
+# claims to write to a tensor, so that it is neither dropped nor moved, and that operator can append.
 _OPEN: dict[int, list[Tensor]] = {}
 
 

@@ -6,6 +6,7 @@ A score owns the projections that carry its inputs to where they meet. One that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -54,7 +55,10 @@ class Dot(Score):
 
     def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
         if dim != memory_dim:
-            raise ConfigError(f"score 'dot' compares equal widths, but queries have {dim} and keys {memory_dim}; 'scaled_dot' projects both")
+            raise ConfigError(
+                f"score 'dot' compares equal widths, but queries have {dim} and keys {memory_dim}; "
+                "'scaled_dot' projects both"
+            )
         super().__init__(nn.Identity(), nn.Identity())
 
     def prepare(self, q: Tensor, k: Tensor, place: Place) -> Dots:
@@ -71,10 +75,10 @@ class ScaledDot(Score):
         return Dots(q, k, scale=q.shape[-1] ** -0.5)
 
 
-SCORES: dict[str, type[Score]] = {"dot": Dot, "scaled_dot": ScaledDot}
+SCORES: dict[str, Callable[..., Score]] = {"dot": Dot, "scaled_dot": ScaledDot}
 
 
 def make_score(name: str, dim: int, memory_dim: int, heads: int, *, bias: bool) -> Score:
     if name not in SCORES:
         raise ConfigError(f"score {name!r} is not known; {nearest(name, SCORES)}")
-    return SCORES[name](dim, memory_dim, heads, bias=bias)  # type: ignore[call-arg]
+    return SCORES[name](dim, memory_dim, heads, bias=bias)

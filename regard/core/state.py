@@ -1,4 +1,4 @@
-"""State goes in and comes out: what a model remembers between two steps, as nested dicts, lists and dataclasses of tensors.
+"""State goes in and comes out: what a model remembers between two steps, as nested dicts, lists and dataclasses.
 
 A state is used once: stepping may write into its buffers. `repeat` and `reorder` copy.
 """
@@ -58,7 +58,7 @@ class KV:
 class State:
     """What a decoder carries from step to step.
 
-    `memory` belongs to the sentence and is shared by all of its hypotheses; `past` and `notes` belong to the hypothesis.
+    `memory` belongs to the sentence, and all of its hypotheses share it; `past` and `notes` belong to a hypothesis.
     """
 
     memory: Any = None  # the source, read once

@@ -1,8 +1,8 @@
 """See what a model looks at, and silence some of it, with no flag in any signature.
 
-    with regard.watch(model, names="decoder.*.cross", queries=[-1]) as seen:
-        model(source, real, target)
-    seen["decoder.0.cross"]   # a list of (B, H, Q, K) tensors, one a call
+with regard.watch(model, names="decoder.*.cross", queries=[-1]) as seen:
+    model(source, real, target)
+seen["decoder.0.cross"]   # a list of (B, H, Q, K) tensors, one a call
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def watch(
 ) -> Iterator[Seen]:
     """Maps each attention's name to a list of (B, H, Q, K) weights, one a call, while the fused kernels stay in use.
 
-    `names` are attention names, with * as a wild card; `heads` and `queries` (negative ones count from the end) narrow what is computed.
+    `names` are attention names, with * as a wild card; `heads` and `queries` (negative: from the end) narrow what is
+    computed.
     """
     chosen = attentions(model, names)
     wanted = None if heads is None else tuple(heads)
@@ -52,24 +53,41 @@ def watch(
 
 
 class silence:
-    """Silences heads of one attention: from now on, or as long as a `with` block lasts. `undo()` lets them speak again."""
+    """Silences heads of one attention: from now on,
+    or as long as a `with` block lasts. `undo()` lets them speak again."""
 
     def __init__(self, model: nn.Module, name: str, heads: Iterable[int]) -> None:
-        (self.attention,) = attentions(model, [name]).values()
-        quiet = tuple(heads)
-        _check_heads(name, self.attention, quiet)
-        self.before = self.attention.gain
-        gain = torch.ones(self.attention.heads) if self.before is None else self.before.clone()
-        gain[list(quiet)] = 0.0
-        self.attention.gain = gain.to(next(model.parameters()).device)
+        found = attentions(model, [name])
+        if len(found) > 1:
+            raise ConfigError(
+                f"{name!r} names {len(found)} attentions, but one is silenced at a time; write {next(iter(found))!r}"
+            )
+        (self.attention,) = found.values()
+        wanted = tuple(heads)
+        _check_heads(name, self.attention, wanted)
+        self.heads = tuple(head % self.attention.heads for head in wanted)
+        self._hush((*self.attention.quiet, *self.heads))
 
     def undo(self) -> None:
-        self.attention.gain = self.before
+        """Others who silenced the same heads are still obeyed."""
+        left = list(self.attention.quiet)
+        for head in self.heads:
+            left.remove(head)
+        self.heads = ()
+        self._hush(tuple(left))
+
+    def _hush(self, quiet: tuple[int, ...]) -> None:
+        gain = torch.ones(self.attention.heads)
+        gain[list(quiet)] = 0.0
+        self.attention.quiet = quiet
+        self.attention.gain = gain.to(next(self.attention.parameters(), gain).device) if quiet else None
 
     def __enter__(self) -> silence:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.undo()
 
 

@@ -1,4 +1,5 @@
-"""Filters bend the logits of the next token before one is chosen: (rows, V) and the story so far (rows, t) -> (rows, V)."""
+"""Filters bend the logits of the next token before one is chosen:
+(rows, V) and the story so far (rows, t) -> (rows, V)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ Penalty = Callable[[int], float]  # length -> what the log-probability is divide
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One answer. `rows[t]` is the row of the batch in which its token t was chosen: its ancestry, for whoever watched."""
+    """One answer. `rows[t]` is the row of the batch in which its token t was chosen: its ancestry,
+    for whoever watched."""
 
     tokens: tuple[int, ...]  # without the end mark
     score: float  # what the search ranked by
@@ -89,7 +90,9 @@ def sample(
     def draw(logits: Tensor, live: list[int]) -> Tensor:
         thrown = torch.cat([torch.rand(1, generator=dice[row], dtype=torch.float64) for row in live])
         heap = logits.double().softmax(-1).cumsum(-1)
-        return torch.searchsorted(heap, thrown.to(heap.device)[:, None] * heap[:, -1:], right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+        return torch.searchsorted(heap, thrown.to(heap.device)[:, None] * heap[:, -1:], right=True)[:, 0].clamp(
+            max=logits.shape[1] - 1
+        )
 
     return _one_by_one(step, state, prompt, eos, limit, filters, prefixes, draw)
 
@@ -179,8 +182,9 @@ def beam(
 ) -> list[list[Hypothesis]]:
     """For each row of the prompt its `keep` best answers, best first.
 
-    At each step every kept hypothesis proposes its `expand` likeliest continuations; the `keep` best of all go on, and an end
-    mark among the `keep` best finishes its hypothesis. A sentence is done when `keep` have finished or none can go on.
+    At each step every kept hypothesis proposes its `expand` likeliest continuations; the `keep` best of all go on, and
+    an end mark among the `keep` best finishes its hypothesis. A sentence is done when `keep` have finished, or none can
+    go on.
     """
     n, device = len(prompt), prompt.device
     room = _room(limit, n)
@@ -234,9 +238,10 @@ def _propose(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Candidates of each sentence, best first, at least `keep`: their sums, parents and words, (n, candidates) each."""
     n, width = beams.scores.shape
-    chance = chain(filters, logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1), beams.story.flatten(0, 1))
+    own = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    chance = chain(filters, own, beams.story.flatten(0, 1))
     if prefixes is not None:
-        chance = _only_prefix(chance, prefixes, beams.live, width, beams.story.shape[2])
+        chance = _only_prefix(chance, own, prefixes, beams.live, beams.story.shape[2])
     best, words = chance.topk(min(expand + 1, chance.shape[1]))  # one more than asked for: an end is no continuation
     best = best.masked_fill(((words != eos).cumsum(-1) > expand) & (words != eos), NEVER)
     sums = (beams.scores[..., None] + best.view(n, width, -1)).flatten(1)
@@ -277,7 +282,7 @@ def _collect(
 def _cut(beams: _Beams, line: int, most: int, penalty: Penalty) -> list[Hypothesis]:
     """What the limit cut off; it ranks after whatever has ended by itself."""
     stories, wheres = beams.story[line].tolist(), beams.where[line].tolist()
-    found = []
+    found: list[Hypothesis] = []
     for words, where, logprob in zip(stories, wheres, beams.scores[line].tolist(), strict=True):
         if logprob > NEVER or not found:
             found.append(Hypothesis(tuple(words), logprob / penalty(len(words)), logprob, False, tuple(where)))
@@ -296,11 +301,13 @@ def _forced(chosen: Tensor, prefixes: Sequence[Sequence[int]], live: list[int], 
     return torch.where(wanted < 0, chosen, wanted)
 
 
-def _only_prefix(chance: Tensor, prefixes: Sequence[Sequence[int]], live: list[int], width: int, t: int) -> Tensor:
+def _only_prefix(chance: Tensor, own: Tensor, prefixes: Sequence[Sequence[int]], live: list[int], t: int) -> Tensor:
+    """The prefix's word alone where it is not over, whatever the filters say of it, else what they left."""
+    width = len(chance) // len(live)
     said = [prefixes[s][t] if t < len(prefixes[s]) else -1 for s in live for _ in range(width)]
     wanted = torch.tensor(said, device=chance.device)[:, None]
     other = torch.arange(chance.shape[1], device=chance.device) != wanted
-    return chance.masked_fill(other & (wanted >= 0), NEVER)
+    return torch.where(wanted < 0, chance, own.masked_fill(other, NEVER))
 
 
 def _room(limit: int | Tensor, n: int) -> list[int]:

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu import metrics
 
 from regard.metrics import Measure
 
 
-def bleu(answers: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False) -> Measure:
+@dataclass(frozen=True)
+class BLEU:
+    """What sacrebleu does to the text before it counts."""
+
+    tokenize: str = "13a"
+    lowercase: bool = False
+
+
+def bleu(answers: Sequence[str], references: Sequence[str], how: BLEU = BLEU()) -> Measure:
     """Of the corpus, 0 to 100."""
-    metric = BLEU(tokenize=tokenize, lowercase=lowercase)
+    metric = metrics.BLEU(tokenize=how.tokenize, lowercase=how.lowercase, force=how.tokenize == "none")
     score = metric.corpus_score(list(answers), [list(references)])
     return Measure(score.score, str(metric.get_signature()))
 
 
-def chrf(answers: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Measure:
-    metric = CHRF(lowercase=lowercase)
+def chrf(answers: Sequence[str], references: Sequence[str], how: BLEU = BLEU()) -> Measure:
+    metric = metrics.CHRF(lowercase=how.lowercase)
     return Measure(metric.corpus_score(list(answers), [list(references)]).score, str(metric.get_signature()))
 
 
@@ -28,4 +37,5 @@ def exact_match(answers: Sequence[str], references: Sequence[str]) -> Measure:
 
 
 def perplexity(nll: float, tokens: int) -> Measure:
-    return Measure(math.exp(min(nll / tokens, 700)), f"exp of the mean negative log-likelihood of {tokens} tokens, teacher-forced, unsmoothed")
+    value = math.exp(min(nll / tokens, 700))
+    return Measure(value, f"exp of the mean negative log-likelihood of {tokens} tokens, teacher-forced, unsmoothed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regard.config import ModelConfig
 from regard.errors import ConfigError, nearest
@@ -31,7 +31,7 @@ def build(system: str, config: ModelConfig) -> nn.Module:
     return model
 
 
-def _module(system: str):  # type: ignore[no-untyped-def]
+def _module(system: str) -> Any:
     if system not in MODELS:
         raise ConfigError(f"system: no system {system!r}; {nearest(system, MODELS)}")
     return import_module(MODELS[system][0])

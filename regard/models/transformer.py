@@ -3,15 +3,14 @@
     x     = √dim · E[token] + PE(position)
     block = LN(x + look(x, x)) → LN(x + look(x, memory)) in the decoder → LN(x + W₂ max(0, W₁x + b₁) + b₂)
 
-Unlike the recurrent encoder-decoders before it, no step waits for the one before: a sentence is read, and in training also
-written, all at once. `norm = "pre"` moves the norm inside the residual, as the authors' later code does.
+Unlike the recurrent encoder-decoders before it, no step waits for the one before: a sentence is read, and in training
+also written, all at once. `norm = "pre"` moves the norm inside the residual, as the authors' later code does.
 """
 
 from __future__ import annotations
 
 from typing import Literal, Self
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -58,7 +57,9 @@ class Config(ModelConfig):
             fits = max(h for h in range(1, self.heads) if self.dim % h == 0)
             raise ConfigError(f"heads: dim={self.dim} does not divide into heads={self.heads}; try heads={fits}")
         if self.tied == "all" and self.source_vocab is not None and self.source_vocab != self.vocab:
-            raise ConfigError('tied: two vocabularies cannot share one matrix; write tied = "target", or tokens.joint = true')
+            raise ConfigError(
+                'tied: two vocabularies cannot share one matrix; write tied = "target", or tokens.joint = true'
+            )
         return self
 
 
@@ -85,7 +86,7 @@ class Transformer(Autoregressive):
         for block in self.encoder:
             x, _ = block(x, mask)
         x = self.encoder_norm(x)
-        keys: list[KV] = [block.cross.project(x) for block in self.decoder]
+        keys: list[KV] = [block.cross.project(x) for block in self.decoder]  # type: ignore[operator, union-attr]
         return State(memory={"keys": keys, "real": real}, past=[None] * len(self.decoder))
 
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -108,7 +109,9 @@ def _block(config: Config, cross: bool = False) -> Block:
 
     feed_forward = FeedForward(config.dim, config.hidden, config.activation, config.activation_dropout)
     residual = RESIDUALS[config.norm]
-    return Block(attention(), feed_forward, lambda: residual(config.dim, config.dropout), attention() if cross else None)
+    return Block(
+        attention(), feed_forward, lambda: residual(config.dim, config.dropout), attention() if cross else None
+    )
 
 
 def _initialise(part: nn.Module) -> None:
@@ -117,7 +120,9 @@ def _initialise(part: nn.Module) -> None:
         if part.bias is not None:
             nn.init.zeros_(part.bias)
     elif isinstance(part, nn.Embedding):
-        nn.init.normal_(part.weight, std=part.embedding_dim**-0.5)  # of order one after the factor √dim, and as a tied head
+        nn.init.normal_(
+            part.weight, std=part.embedding_dim**-0.5
+        )  # of order one after the factor √dim, and as a tied head
 
 
 SIZES = {

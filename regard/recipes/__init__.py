@@ -18,7 +18,9 @@ def find_recipe(name: str) -> Path:
     if name.endswith(".toml") or "/" in name:
         return Path(name)
     if name not in list_recipes():
-        raise ConfigError(f"no recipe {name!r}; {nearest(name, list_recipes())} A file of your own is named with its .toml")
+        raise ConfigError(
+            f"no recipe {name!r}; {nearest(name, list_recipes())} A file of your own is named with its .toml"
+        )
     return HERE / f"{name}.toml"
 
 

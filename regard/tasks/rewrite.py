@@ -23,7 +23,7 @@ from regard.decode.filters import limits, shapes
 from regard.decode.search import PENALTIES
 from regard.errors import DataError
 from regard.metrics import Measure
-from regard.metrics.translation import bleu, chrf, exact_match, perplexity
+from regard.metrics.translation import BLEU, bleu, chrf, exact_match, perplexity
 
 Progress = Callable[[int, int], None]  # done, of how many
 
@@ -42,7 +42,8 @@ class Held:
     """A held-out split: its tokens for the loss, its text for the metrics."""
 
     store: Store
-    pairs: list[tuple[str, str]]
+    sources: list[str]
+    references: list[str]  # as a reader would write them
 
 
 class Rewrite:
@@ -57,7 +58,7 @@ class Rewrite:
         tokens: int,
         seed: int,
         smoothing: float,
-        bleu: str,
+        bleu: BLEU,
         how: Any,
     ) -> None:
         self.tokenizers, self.held, self.how = tokenizers, held, how
@@ -82,7 +83,7 @@ class Rewrite:
             raise DataError(f"there is no {split!r} split; this run has: {known}; name its files under data.{split}")
         assert isinstance(model, Autoregressive)
         how, held = self.how, self.held[split]
-        return measure(model, self.tokenizers, held, how, bleu_tokens=self.bleu, tokens=self.tokens, progress=progress)
+        return measure(model, self.tokenizers, held, how, self.bleu, tokens=self.tokens, progress=progress)
 
 
 def teacher_forced(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Loss:
@@ -99,8 +100,8 @@ def measure(
     tokenizers: Tokenizers,
     held: Held,
     how: Any,
+    scale: BLEU,
     *,
-    bleu_tokens: str = "13a",
     tokens: int = 4096,
     progress: Progress | None = None,
 ) -> dict[str, float]:
@@ -110,16 +111,14 @@ def measure(
     for batch in in_order(held.store, tokens=tokens):
         loss = teacher_forced(model, batch.to(device))
         nll, count = nll + float(loss.parts["nll"]), count + loss.count
-    answers = rewrite(model, tokenizers, [source for source, _ in held.pairs], how, tokens=tokens, progress=progress)
+    answers = rewrite(model, tokenizers, held.sources, how, tokens=tokens, progress=progress)
     texts = [answer.texts[0] for answer in answers]
-    references = [tokenizers.target.plain(target) for _, target in held.pairs]
-    lowercase = tokenizers.target.lowercase
     return {
         "loss": Measure(nll / count, f"mean negative log-likelihood of {count} tokens, teacher-forced, unsmoothed"),
         "perplexity": perplexity(nll, count),
-        "bleu": bleu(texts, references, tokenize=bleu_tokens, lowercase=lowercase),
-        "chrf": chrf(texts, references, lowercase=lowercase),
-        "exact": exact_match(texts, references),
+        "bleu": bleu(texts, held.references, scale),
+        "chrf": chrf(texts, held.references, scale),
+        "exact": exact_match(texts, held.references),
     }
 
 
@@ -145,12 +144,15 @@ def rewrite(
         if progress is not None:
             progress(len(found), len(sources))
     return [
-        Answer(text, tuple(tokenizers.target.decode(h.tokens) for h in found[i]), tuple(found[i])) for i, text in enumerate(sources)
+        Answer(text, tuple(tokenizers.target.decode(h.tokens) for h in found[i]), tuple(found[i]))
+        for i, text in enumerate(sources)
     ]
 
 
 @torch.inference_mode()
-def score_pairs(model: Autoregressive, tokenizers: Tokenizers, pairs: Sequence[tuple[str, str]], *, tokens: int = 4096) -> list[list[float]]:
+def score_pairs(
+    model: Autoregressive, tokenizers: Tokenizers, pairs: Sequence[tuple[str, str]], *, tokens: int = 4096
+) -> list[list[float]]:
     """Log-probability of each token of each given answer, its end mark last."""
     sources = encode_sources(tokenizers, [source for source, _ in pairs], None)
     targets = [[BOS, *ids, EOS] for ids in tokenizers.target.encode_many([target for _, target in pairs])]
@@ -172,7 +174,8 @@ def encode_sources(tokenizers: Tokenizers, sources: Sequence[str], longest: int 
     for number, ids in enumerate(coded, 1):
         if longest is not None and len(ids) > longest:
             raise DataError(
-                f"input {number} has {len(ids)} tokens with its end mark, but this model reads at most {longest}; split it into sentences"
+                f"input {number} has {len(ids)} tokens with its end mark, but this model reads at most {longest}; "
+                "split it into sentences"
             )
     return coded
 
@@ -189,7 +192,9 @@ def _by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         yield rows
 
 
-def _search(model: Autoregressive, sources: list[list[int]], how: Any, prefixes: list[list[int]] | None) -> list[list[Hypothesis]]:
+def _search(
+    model: Autoregressive, sources: list[list[int]], how: Any, prefixes: list[list[int]] | None
+) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
     source, real = (t.to(device) for t in pad(sources))
     state = model.start(source, real)

@@ -1,0 +1,8 @@
+"""Disk to examples to batches; each file can be read alone.
+
+text       lines of files to pairs of sentences, bad lines counted
+tokenizer  sentences to tokens and back; how vocabularies are learnt is in `vocabulary`
+store      pairs of tokens on disk, memory-mapped; written by `writer`, laid out in `bucket`s
+batch      a store to batches, each a function of its step, in the order of `shuffle`
+spoken     a made translation task: numbers, dates, times and prices, said by `speaker`
+"""

@@ -1,0 +1,208 @@
+"""Raw text in: pairs of sentences from two line-aligned files, one .tsv or one .jsonl, a line at a time.
+
+Only a line feed ends a line (U+2028 and its relatives are ordinary characters), so line 17 is what `sed -n 17p` prints.
+Outer white space is taken off both sides, a byte order mark off the file.
+A bad line is counted and named, then skipped or refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from regard.errors import ConfigError, DataError
+
+OnBad: TypeAlias = Literal["skip", "refuse"]
+Fields: TypeAlias = tuple[int | str, int | str]
+Pair: TypeAlias = tuple[int, str, str]  # line number, source, target
+
+COLUMNS = "with wrong columns"
+ENCODING = "not UTF-8"
+EMPTY = "with an empty side"
+JSON = "not JSON"
+KEYS = "with a missing key"
+TOO_LONG = "too long"
+
+
+class BadLines:
+    """How many lines of a file could not be used, why, and which ones."""
+
+    SHOWN = 10
+
+    def __init__(self) -> None:
+        self.file = "the data"
+        self.read = 0
+        self.counts: dict[str, int] = {}
+        self.first: dict[str, list[int]] = {}
+
+    def __len__(self) -> int:
+        return sum(self.counts.values())
+
+    def add(self, kind: str, line: int, what: str, *, on_bad: OnBad) -> None:
+        """Count a line, or refuse it with a sentence about `what` is wrong."""
+        if on_bad == "refuse":
+            go_on = 'mend it, or set data.bad_lines = "skip" to go on without such lines'
+            raise DataError(f"{self.file}, line {line}: {what}; {go_on}")
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        first = self.first.setdefault(kind, [])
+        if len(first) < self.SHOWN:
+            first.append(line)
+
+    def __str__(self) -> str:
+        kinds = [f"{count:,} {kind} ({self._lines(kind)})" for kind, count in self.counts.items()]
+        return f"{len(self):,} of {self.read:,} lines skipped" + (f": {', '.join(kinds)}" if kinds else "")
+
+    def _lines(self, kind: str) -> str:
+        count, first = self.counts[kind], self.first[kind]
+        more = ", …" if count > len(first) else ""
+        return f"line{'s' if count > 1 else ''} {', '.join(map(str, first))}{more}"
+
+
+def find(path: str) -> Path:
+    """The file as it was given, else under $REGARD_DATA."""
+    roots = [Path(), *(Path(root) for root in [os.environ.get("REGARD_DATA")] if root)]
+    places = [(root / Path(path).expanduser()).absolute() for root in roots]
+    for place in places:
+        if place.exists():
+            return place
+    looked = " and ".join(str(place) for place in places)
+    raise DataError(f"{path}: no such file; looked for {looked}; set REGARD_DATA to the folder that holds your data")
+
+
+def read_pairs(
+    files: Sequence[Path], *, fields: Fields | None = None, bad: BadLines, on_bad: OnBad = "skip"
+) -> Iterator[Pair]:
+    """Every good line as (line number, source, target); the bad ones go to `bad`."""
+    split = _split(files, fields)
+    bad.file = " + ".join(path.name for path in files)
+    for number, raw in enumerate(_rows(files), 1):
+        bad.read += 1
+        try:
+            row = [_decode(path, side) for path, side in zip(files, raw, strict=True)]
+            source, target = _filled(*split(row))
+        except _Bad as error:
+            bad.add(error.kind, number, error.what, on_bad=on_bad)
+        else:
+            yield number, source, target
+
+
+class _Bad(Exception):
+    """One line that cannot be used."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        self.kind, self.what = kind, what
+
+
+Split: TypeAlias = Callable[[list[str]], tuple[str, str]]
+
+
+def _split(files: Sequence[Path], fields: Fields | None) -> Split:
+    """How a row of these files becomes two sides."""
+    match [path.suffix.lower() for path in files]:
+        case [".tsv"]:
+            return _columns(fields)
+        case [".jsonl"]:
+            return _keys(fields)
+        case [_, _] if fields is None:
+            return lambda row: (row[0], row[1])
+        case [_, _]:
+            raise ConfigError(f"data.fields = {fields} is for one .tsv or .jsonl; leave it out for two files")
+    names = ", ".join(str(path) for path in files) or "no file"
+    raise DataError(f"{names}: give two line-aligned files (source, target), one .tsv or one .jsonl")
+
+
+def _columns(fields: Fields | None) -> Split:
+    if fields and not all(isinstance(field, int) and field >= 0 for field in fields):
+        raise ConfigError(f"data.fields = {list(fields)}: a .tsv has columns 0, 1, …; write for example [0, 1]")
+    first, second = (int(field) for field in fields or (0, 1))
+
+    def split(row: list[str]) -> tuple[str, str]:
+        columns = row[0].split("\t")
+        if fields is None and len(columns) != 2:
+            wrong = "where 2 were wanted (data.fields picks two of many)"
+        elif len(columns) <= max(first, second):
+            wrong = f"where data.fields asks for {first} and {second}, counted from 0"
+        else:
+            return columns[first], columns[second]
+        raise _Bad(COLUMNS, f"{len(columns)} column{'s'[: len(columns) > 1]} {wrong}: {_short(row[0])}")
+
+    return split
+
+
+def _keys(fields: Fields | None) -> Split:
+    if fields and not all(isinstance(field, str) for field in fields):
+        raise ConfigError(f'data.fields = {list(fields)}: a .jsonl has keys; write for example ["source", "target"]')
+    first, second = (str(field) for field in fields or ("source", "target"))
+
+    def split(row: list[str]) -> tuple[str, str]:
+        try:
+            values = json.loads(row[0])
+        except (ValueError, RecursionError):
+            raise _Bad(JSON, f"not JSON: {_short(row[0])}") from None
+        return _value(values, first, row[0]), _value(values, second, row[0])
+
+    return split
+
+
+def _value(values: object, key: str, line: str) -> str:
+    text = values.get(key) if isinstance(values, dict) else None
+    if not isinstance(text, str):
+        raise _Bad(KEYS, f"no text under the key {key!r} (data.fields names the two keys): {_short(line)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _Bad(
+            ENCODING, f"half a character, which UTF-8 cannot hold, under the key {key!r}: {_short(line)}"
+        ) from None
+    return text
+
+
+def _rows(files: Sequence[Path]) -> Iterator[tuple[bytes, ...]]:
+    """The lines of all files side by side."""
+    columns = [_lines(path) for path in files]
+    for count, row in enumerate(zip_longest(*columns)):
+        if None in row:
+            rest = [(line is not None) + sum(1 for _ in column) for line, column in zip(row, columns, strict=True)]
+            have = " and ".join(f"{path} has {count + more:,} lines" for path, more in zip(files, rest, strict=True))
+            raise DataError(f"{have}; line n of one must translate line n of the other, so give equally many lines")
+        yield row
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            line = None
+            for number, line in enumerate(file):
+                yield (line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line).rstrip(b"\r\n")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; name one that is there") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: a folder; name the file in it") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; name a file that can") from None
+    if line is None:
+        raise DataError(f"{path}: empty; name a file with a sentence on every line")
+
+
+def _decode(path: Path, raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        text = _short(raw.decode(errors="replace"))
+        raise _Bad(ENCODING, f"{path.name} is not UTF-8 at byte {error.start} of the line: {text}") from None
+
+
+def _filled(source: str, target: str) -> tuple[str, str]:
+    sides = source.strip(), target.strip()
+    for name, side, other in (("source", *sides), ("target", *sides[::-1])):
+        if not side:
+            raise _Bad(EMPTY, f"the {name} side is empty beside {_short(other)}")
+    return sides
+
+
+def _short(line: str) -> str:
+    return repr(line if len(line) <= 60 else line[:59] + "…")

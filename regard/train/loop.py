@@ -1,0 +1,233 @@
+"""The loop. A step is a function of the run and of its number alone, so a run that was stopped goes on bit for bit."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from regard.config import TrainConfig
+from regard.errors import ConfigError, RegardError, nearest
+from regard.tasks import Task
+from regard.train import optim
+from regard.train.bad import bad_step
+from regard.train.checkpoint import Say
+from regard.train.flops import flops_per_token
+from regard.train.keep import finish, is_final, leave, resume, save, unsaved
+from regard.train.log import Log, write_environment
+from regard.train.run import Run, due, micro_batches, over
+from regard.train.state import undisturbed
+from regard.train.stop import Interrupted, Stop
+
+BETTER_LOWER = ("loss", "perplexity")
+
+Sums = dict[str, Any]  # tensors on the device, and plain numbers
+
+
+def train(run: Run, task: Task, config: TrainConfig, say: Say = print) -> None:
+    """Trains to the last step, from the newest checkpoint in the run's folder where there is one."""
+    resume(run, task, config, say)
+    if over(run, config) and is_final(run):
+        say(f"{run.folder}: finished at step {run.step}; nothing to do")
+        return
+    with Stop(config.stop_after) as stop, begin(run, task, config, say) as log:
+        feed = Feed(run, task)
+        while not stop.asked:
+            if unmeasured(run, config) and not evaluate(run, task, config, log, stop):
+                continue
+            if unsaved(run, config):
+                save(run, task, config, log)
+            if over(run, config):
+                finish(run, config, log)
+                return
+            step(run, task, config, feed, log)
+        leave(run, task, config, log, stop)
+
+
+def begin(run: Run, task: Task, config: TrainConfig, say: Say) -> Log:
+    if run.saved is not None:
+        say(f"{run.folder}: going on from step {run.step}")
+    optim.rate(1, config, run.dim)  # a schedule that cannot be is refused before anything is written
+    if not run.flops_per_token:
+        batch = task.batch("train", micro_batches(run, config)[0], run.rank, run.world).to(run.device)
+        with autocast(run.device, config.precision):
+            run.flops_per_token = flops_per_token(run.model, task, batch, run.carry)
+    if config.compile:
+        compile_in_place(run.model)
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        write_environment(run.folder, config, run.device, say)
+        return Log(run.folder, config, say, step=run.step, evaluated=run.evaluated)
+    except OSError as error:
+        what = f"{run.folder}: cannot be written: {error.strerror}"
+        raise RegardError(f"{what}; make room, or train into another folder") from None
+
+
+def compile_in_place(model: nn.Module) -> None:
+    """Parameters keep their names. The head is entered on its own, so it is compiled on its own."""
+    model.compile()
+    head = getattr(model, "head", None)
+    if isinstance(head, nn.Module):
+        head.compile()
+
+
+# ---- one step
+
+
+def step(run: Run, task: Task, config: TrainConfig, feed: Feed, log: Log) -> None:
+    """One update, or none where a number is not finite."""
+    started = time.perf_counter()
+    buffers = [(buffer, buffer.clone()) for buffer in run.model.buffers()] if config.on_nan == "skip" else []
+    sums, carry, tokens = gradients(run, task, config, feed)
+    sums["norm"] = scale(run, sums["count"], config.clip)
+    numbers = read(sums)
+    if math.isfinite(numbers["loss"]) and math.isfinite(numbers["norm"]):
+        rate = update(run, config)
+        run.carry, run.skipped, run.step = carry, 0, run.step + 1
+        tally(run, numbers | {"tokens": tokens, "seconds": time.perf_counter() - started, "steps": 1})
+        log.step(run.step)
+        if due(run.step, config.log_every) or run.step == config.steps:
+            log.train(run.step, {"epoch": task.epoch(run.step, run.world), "rate": rate, **summary(run)})
+    else:
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        bad_step(run, task, config, log, numbers)
+    run.model.zero_grad()
+
+
+def gradients(run: Run, task: Task, config: TrainConfig, feed: Feed) -> tuple[Sums, Any, int]:
+    """Adds up the gradients of the summed loss over all micro-batches: those of one big batch, but for the count."""
+    sums: Sums = {}
+    carry, tokens = run.carry, 0
+    for index in micro_batches(run, config):
+        batch = feed(index)
+        with autocast(run.device, config.precision):
+            loss = task.loss(run.model, batch, carry)
+        torch.autograd.backward(loss.total)
+        feed.fetch(index + 1)
+        parts: Sums = {"loss": loss.total, "count": loss.count, **loss.parts}
+        for name, value in parts.items():
+            sums[name] = sums.get(name, 0) + (value.detach() if isinstance(value, Tensor) else value)
+        carry, tokens = loss.carry, tokens + batch.tokens
+    return sums, carry, tokens
+
+
+class Feed:
+    """Training batches by number. The next is fetched while the device is still at work on the last."""
+
+    def __init__(self, run: Run, task: Task) -> None:
+        self.run = run
+        self.task = task
+        self.index, self.batch = -1, None
+
+    def __call__(self, index: int) -> Any:
+        if index != self.index:
+            self.fetch(index)
+        return self.batch
+
+    def fetch(self, index: int) -> None:
+        batch = self.task.batch("train", index, self.run.rank, self.run.world)
+        self.index, self.batch = index, batch.to(self.run.device)
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    gpu = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16" or (precision == "auto" and gpu))
+
+
+def scale(run: Run, count: Tensor | int, clip: float) -> Tensor:
+    """Divides the gradients by the count and shortens them to the norm `clip`, in one go. Gives the norm before."""
+    groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
+    grads = [parameter.grad for group in groups for parameter in group["params"] if parameter.grad is not None]
+    norm = get_total_norm(grads) / count
+    torch._foreach_mul_(grads, (clip / norm.clamp(min=clip) if clip else torch.ones_like(norm)) / count)
+    return norm
+
+
+def read(sums: Sums) -> dict[str, float]:
+    """The step's one wait for the device."""
+    waiting = {name: value for name, value in sums.items() if isinstance(value, Tensor)}
+    arrived = torch.stack([value.double() for value in waiting.values()]).tolist()
+    return {**sums, **dict(zip(waiting, arrived, strict=True))}
+
+
+def update(run: Run, config: TrainConfig) -> float:
+    rate = optim.rate(run.step + 1, config, run.dim)
+    for optimizer in run.optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+    return rate
+
+
+def tally(run: Run, numbers: dict[str, float]) -> None:
+    run.tokens += int(numbers["tokens"])
+    run.seconds += numbers["seconds"]
+    for name, value in numbers.items():
+        run.interval[name] = run.interval.get(name, 0) + value
+
+
+def summary(run: Run) -> dict[str, float]:
+    """Means since the last summary (over tokens, of what was summed over tokens), and totals of the whole run."""
+    sums, run.interval = run.interval, {}
+    count, steps, tokens, seconds, norm = (sums.pop(name) for name in ("count", "steps", "tokens", "seconds", "norm"))
+    return {
+        **{name: total / count for name, total in sums.items()},
+        "norm": norm / steps,
+        "tokens_per_second": tokens / seconds,
+        "seconds_per_step": seconds / steps,
+        "tokens": run.tokens,
+        "seconds": run.seconds,
+        "flops": run.flops_per_token * run.tokens,
+    }
+
+
+# ---- evaluation
+
+
+def unmeasured(run: Run, config: TrainConfig) -> bool:
+    return run.evaluated < run.step and (due(run.step, config.evaluate_every) or run.step >= config.steps)
+
+
+def evaluate(run: Run, task: Task, config: TrainConfig, log: Log, stop: Stop) -> bool:
+    """Measures the model as it will be used: eval mode, full precision. False where we were told to stop meanwhile."""
+    try:
+        with undisturbed(), at_rest(run.model), torch.no_grad(), stop.dropping():
+            metrics = task.evaluate(run.model, "valid")
+    except Interrupted:
+        return False
+    if config.metric not in metrics:
+        raise ConfigError(f"train.metric: the task measures no {config.metric!r}; {nearest(config.metric, metrics)}")
+    value = float(metrics[config.metric])
+    best = better(value, run.best, config.metric)
+    if best:
+        run.best, run.best_step = value, run.step
+    run.evaluated, run.worse = run.step, 0 if best else run.worse + 1
+    run.metrics = {name: float(number) for name, number in metrics.items()}
+    log.evaluation(run.step, metrics, best=best)
+    return True
+
+
+def better(value: float, best: float | None, metric: str) -> bool:
+    """A NaN is never the best, not even the first."""
+    if math.isnan(value):
+        return False
+    return best is None or (value < best if metric in BETTER_LOWER else value > best)
+
+
+@contextmanager
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """Eval mode; afterwards each module is as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,140 @@
+"""Weights by name, and on disk: one safetensors file, checked before it is believed. No pickle is ever read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from regard.errors import CheckpointError
+
+Tensors = dict[str, Tensor]
+
+LONGEST_HEADER, MOST_TENSORS = 10_000_000, 50_000  # far above any model of ours, far below what could exhaust a machine
+
+
+class Corrupt(CheckpointError):
+    """What is on disk is not what was written."""
+
+
+# ---- a model's weights
+
+
+def weights(model: nn.Module) -> Tensors:
+    """Parameters and buffers by name; what is tied goes by the first of its names."""
+    return {names[0]: tensor.detach() for tensor, names in _tensors(model)}
+
+
+def put_weights(model: nn.Module, given: Mapping[str, Tensor]) -> None:
+    """Copies into the model what `weights` took from it. Everything is checked before anything is changed."""
+    wanted = _tensors(model)
+    strange = set(given) - {name for _, names in wanted for name in names}
+    if strange:
+        raise CheckpointError(f"the weights hold {min(strange)!r}, which the model lacks; they are of another model")
+    pairs = []
+    for tensor, names in wanted:
+        name = next((name for name in names if name in given), None)
+        if name is None:
+            raise CheckpointError(f"the weights lack {names[0]!r}, which the model has; they are of another model")
+        if given[name].shape != tensor.shape or given[name].dtype != tensor.dtype:
+            what = f"the weights hold {name!r} as {form(given[name])}, but the model wants {form(tensor)}"
+            raise CheckpointError(f"{what}; they are of another model")
+        pairs.append((tensor, given[name]))
+    with torch.no_grad():
+        for tensor, value in pairs:
+            tensor.copy_(value)
+
+
+def _tensors(model: nn.Module) -> list[tuple[Tensor, list[str]]]:
+    """Each tensor of the model once, with all of its names."""
+    found: dict[int, tuple[Tensor, list[str]]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), (tensor, []))[1].append(name)
+    return list(found.values())
+
+
+def form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+# ---- files of weights
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """One file that loads anywhere; equal weights give equal bytes."""
+    write(path, encode(weights(model)))
+
+
+def read_weights(path: Path, model: nn.Module) -> None:
+    """Into a model of just these names, shapes and types."""
+    try:
+        put_weights(model, load_weights(path))
+    except CheckpointError as error:
+        raise CheckpointError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+
+def load_weights(path: Path) -> Tensors:
+    """The tensors of a safetensors file, by name."""
+    if path.is_dir():
+        kind = "a torch.distributed checkpoint, which holds a pickle" if (path / ".metadata").exists() else "a folder"
+        raise CheckpointError(f"{path}: is {kind}; give a .safetensors file")
+    try:
+        return decode(path.read_bytes(), path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file; give a .safetensors file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def encode(tensors: Mapping[str, Tensor]) -> bytes:
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return safetensors.torch.save(on_cpu, {"format": "pt"})
+
+
+def decode(data: bytes, path: Path) -> Tensors:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(len(data) - 8, LONGEST_HEADER):
+        raise Corrupt(f"{path}: not a safetensors file, or cut short; Regard loads safetensors and never pickles")
+    try:
+        if len(json.loads(data[8 : 8 + length])) > MOST_TENSORS:
+            raise ValueError(f"it names more than {MOST_TENSORS} tensors")
+        return safetensors.torch.load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Corrupt(f"{path}: its safetensors header is wrong: {error}") from None
+
+
+# ---- files that are whole or not there
+
+
+def write(path: Path, data: bytes) -> None:
+    """The file is the old one or the new one, never half of either."""
+    beside = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    try:
+        write_through(beside, data)
+        os.replace(beside, path)
+        sync_folder(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_through(path: Path, data: bytes) -> None:
+    """On the disk, and not only on its way there, when this returns."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """A new name in a folder is on the disk only after this."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

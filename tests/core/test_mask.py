@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.core.mask import Mask
+
+from .masks import Shape, by_hand, masks, shapes
+
+
+def drawn(mask: Mask, shape: Shape, rows: Tensor | None = None) -> Tensor:
+    seen = mask.dense(shape.q, shape.k, rows=rows)
+    q = shape.q if rows is None else len(rows)
+    everything = torch.ones(shape.b, shape.h, q, shape.k, dtype=torch.bool)
+    return everything if seen is None else everything & seen
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_mask_is_what_a_double_loop_says(data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    mask = data.draw(masks(shape))
+    assert torch.equal(drawn(mask, shape), by_hand(mask, shape))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_lines_drawn_alone_are_lines_of_the_whole(data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    mask = data.draw(masks(shape))
+    rows = torch.tensor(data.draw(st.lists(st.integers(0, shape.q - 1), max_size=4)), dtype=torch.long)
+    assert torch.equal(drawn(mask, shape, rows), drawn(mask, shape)[:, :, rows])
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_joined_masks_allow_what_both_allow(data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    one, other = data.draw(masks(shape)), data.draw(masks(shape))
+    one = Mask(one.causal, one.window, one.keys, one.segments, one.pairs)
+    other = Mask(other.causal, other.window, other.keys, None, other.pairs)
+    assert torch.equal(drawn(one & other, shape), drawn(one, shape) & drawn(other, shape))
+
+
+def test_joining_keeps_the_one_offset_and_the_one_segmentation() -> None:
+    segments = torch.tensor([[0, 0, 1]])
+    joined = Mask(causal=True, offset=2) & Mask(segments=segments)
+    assert joined.offset == 2
+    assert joined.segments is segments
+    assert (Mask(offset=int("1000")) & Mask(offset=int("1000"))).offset == 1000
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        (Mask(segments=torch.zeros(1, 2)), Mask(segments=torch.zeros(1, 2)), "segments"),
+        (Mask(offset=torch.tensor(1)), Mask(offset=torch.tensor(2)), "offset"),
+    ],
+)
+def test_two_segmentations_cannot_be_joined(one: Mask, other: Mask, name: str) -> None:
+    sentence = f"two masks with different {name} cannot be joined; give {name} in one of them only"
+    with pytest.raises(ValueError, match=sentence):
+        one & other
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_only_the_triangle_is_left_to_the_kernel(data: st.DataObject) -> None:
+    """The kernel's own causal mask is aligned top-left: right for Q = K and nothing else."""
+    shape = data.draw(shapes())
+    mask = data.draw(masks(shape))
+    if mask.plainly_causal(shape.q, shape.k):
+        assert torch.equal(by_hand(mask, shape), torch.ones(shape.b, shape.h, shape.q, shape.k).tril().bool())
+
+
+def test_the_triangle_is_recognised() -> None:
+    assert Mask(causal=True).plainly_causal(3, 3)
+    assert Mask(causal=True, offset=0).plainly_causal(3, 3)
+    assert not Mask(causal=True).plainly_causal(1, 3)
+    assert not Mask(causal=True, offset=torch.tensor([0, 1])).plainly_causal(3, 3)
+    assert not Mask(causal=True, keys=torch.ones(1, 3, dtype=torch.bool)).plainly_causal(3, 3)
+
+
+def test_nothing_is_materialised_where_everything_is_visible() -> None:
+    assert Mask().dense(3, 5) is None
+    assert Mask(causal=True).dense(1, 5) is None  # the last query sees all that came before
+    assert Mask(causal=True, offset=2).dense(1, 5) is not None
+
+
+def test_masks_of_keys_alone_let_queries_move() -> None:
+    assert Mask(keys=torch.ones(1, 3, dtype=torch.bool)).of_keys_alone
+    for mask in (
+        Mask(causal=True),
+        Mask(window=1),
+        Mask(segments=torch.zeros(1, 3)),
+        Mask(pairs=torch.ones(1, 1, 1, 3).bool()),
+    ):
+        assert not mask.of_keys_alone

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.config import DecodeConfig
+from regard.decode.filters import (
+    NEVER,
+    Filter,
+    at_least,
+    chain,
+    limits,
+    min_p,
+    never,
+    no_repeat,
+    shapes,
+    temperature,
+    top_k,
+    top_p,
+)
+
+EOS = 0
+NO_STORY = torch.empty(1, 0, dtype=torch.long)
+lines = st.lists(st.floats(-6, 6, width=32), min_size=1, max_size=8, unique=True)
+
+
+def left(apply: Filter, logits: list[float], story: Tensor = NO_STORY) -> set[int]:
+    """The words that may still be said; their logits must be what they were."""
+    given = torch.tensor([logits], dtype=torch.float64)
+    bent = apply(given, story)
+    kept = bent > NEVER
+    assert torch.equal(bent[kept], given[kept])
+    assert torch.equal(given, torch.tensor([logits], dtype=torch.float64))  # and nobody's logits were written to
+    return set(kept[0].nonzero().flatten().tolist())
+
+
+def chances(logits: list[float]) -> list[float]:
+    top = max(logits)
+    parts = [math.exp(z - top) for z in logits]
+    return [part / math.fsum(parts) for part in parts]
+
+
+def ranked(logits: list[float]) -> list[int]:
+    return sorted(range(len(logits)), key=lambda w: -logits[w])
+
+
+@given(lines, st.integers(1, 10))
+def test_top_k_leaves_the_k_likeliest(logits: list[float], k: int) -> None:
+    assert left(top_k(k), logits) == set(ranked(logits)[:k])
+
+
+@given(lines, st.floats(0.01, 0.99))
+def test_top_p_leaves_the_likeliest_and_the_one_that_crosses(logits: list[float], p: float) -> None:
+    wanted, total = set(), 0.0
+    for word in ranked(logits):
+        wanted.add(word)
+        total += chances(logits)[word]
+        if abs(total - p) < 1e-9:
+            return  # too near to tell
+        if total > p:
+            break
+    assert left(top_p(p), logits) == wanted
+
+
+@given(lines, st.floats(0.01, 0.99))
+def test_min_p_leaves_those_near_the_likeliest(logits: list[float], share: float) -> None:
+    best = max(chances(logits))
+    if any(abs(chance / best - share) < 1e-9 for chance in chances(logits)):
+        return  # too near to tell
+    assert left(min_p(share), logits) == {word for word, chance in enumerate(chances(logits)) if chance >= share * best}
+
+
+@given(st.lists(st.integers(0, 3), max_size=9), st.integers(1, 4))
+def test_no_repeat_bans_what_would_complete_an_old_n_gram(story: list[int], n: int) -> None:
+    grams = {tuple(story[i : i + n]) for i in range(len(story) - n + 1)}
+    wanted = {word for word in range(4) if tuple([*story, word][-n:]) not in grams or len(story) + 1 < n}
+    assert left(no_repeat(n), [0.1, 0.2, 0.3, 0.4], torch.tensor([story], dtype=torch.long).view(1, -1)) == wanted
+
+
+def test_rows_have_their_own_stories() -> None:
+    logits, stories = torch.zeros(2, 3), torch.tensor([[1, 2, 1], [1, 1, 2]])
+    assert (no_repeat(2)(logits, stories) > NEVER).tolist() == [[True, True, False], [True, True, True]]
+
+
+def test_no_end_before_its_time() -> None:
+    for said in range(4):
+        story = torch.zeros(1, said, dtype=torch.long)
+        assert left(at_least(2, EOS), [1.0, 2.0], story) == ({1} if said < 2 else {0, 1})
+
+
+def test_never_is_never() -> None:
+    assert left(never(0, 2), [3.0, 2.0, 1.0]) == {1}
+
+
+@given(lines, st.floats(0.1, 10))
+def test_temperature_divides(logits: list[float], degree: float) -> None:
+    given = torch.tensor([logits], dtype=torch.float64)
+    torch.testing.assert_close(temperature(degree)(given, NO_STORY), given / degree)
+
+
+def test_settings_become_filters_in_the_usual_order() -> None:
+    how = DecodeConfig(temperature=0.5, top_k=4, top_p=0.8, min_p=0.1)
+    logits = torch.randn(6, 9, dtype=torch.float64)
+    by_hand = chain((temperature(0.5), top_k(4), top_p(0.8), min_p(0.1)), logits, NO_STORY)
+    assert torch.equal(chain(shapes(how), logits, NO_STORY), by_hand)
+    assert shapes(DecodeConfig()) == ()
+
+
+def test_limits_are_what_every_search_obeys() -> None:
+    logits, story = torch.zeros(1, 6), torch.tensor([[4, 5, 4]])
+    how = DecodeConfig(shortest=5, block_ngram=2)
+    banned = chain(limits(how, eos=EOS, specials=(1, 2)), logits, story) == NEVER
+    assert banned[0].nonzero().flatten().tolist() == [EOS, 1, 2, 5]
+    assert limits(DecodeConfig(), eos=EOS, specials=()) == ()

@@ -1,0 +1,341 @@
+"""Laws, each written once, over every registered system; and for each law a system that breaks it: it can fail."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from regard.config import write_toml
+from regard.core.attention import Attention
+from regard.core.autoregressive import Autoregressive
+from regard.core.head import Loss
+from regard.core.mask import Mask
+from regard.core.probe import Probe
+from regard.core.score import Dots, Place, ScaledDot
+from regard.core.state import KV, State
+from regard.core.watch import attentions
+from regard.decode import beam
+from regard.laws import BOS, EOS, LAWS, Case, make_case
+from regard.models import MODELS, build, schema
+from regard.models.transformer import Transformer
+
+VOCAB = 13
+# Every system in every shape that might matter. A system that is not in this table does not ship.
+SHAPES: dict[str, dict[str, dict[str, Any]]] = {
+    "transformer": {
+        "post": {},
+        "pre": {"norm": "pre"},
+        "tied target": {"tied": "target"},
+        "two vocabularies": {"tied": "target", "source_vocab": 17, "norm": "pre"},
+        "untied": {"tied": "none", "source_vocab": 17, "decoder_layers": 1},
+        "learned": {"positions": "learned", "context": 16},
+        "one head": {"heads": 1, "layers": 1},
+        "odd": {"dim": 15, "heads": 3},
+        "bias": {"bias": True, "activation": "gelu"},
+    },
+}
+SMALL = {"transformer": {"vocab": VOCAB, "dim": 16, "heads": 2, "layers": 2, "hidden": 32, "dropout": 0.1}}
+# Parameters that have no gradient, and why.
+EXEMPT = {"score.key.bias": "adds the same to all scores of a query, and a softmax does not see that"}
+
+every_shape = pytest.mark.parametrize(
+    ("system", "shape"), [(system, shape) for system in SHAPES for shape in SHAPES[system]]
+)
+
+
+def make(system: str, shape: str) -> Autoregressive:
+    torch.manual_seed(0)
+    model = build(system, schema(system)(**{**SMALL[system], **SHAPES[system][shape]}))
+    assert isinstance(model, Autoregressive)
+    return model
+
+
+def randomised(model: Autoregressive) -> Autoregressive:
+    """Fresh biases are zero and fresh gains one: mistakes in them would not show."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def case_of(system: str, shape: str, model: Autoregressive) -> Case:
+    return make_case(model, VOCAB, source_vocab=SHAPES[system][shape].get("source_vocab"))
+
+
+@cache
+def case(system: str, shape: str) -> Case:
+    return case_of(system, shape, randomised(make(system, shape)))
+
+
+def loss_of(model: Autoregressive, source: Tensor, real: Tensor, target: Tensor, smoothing: float = 0.0) -> Loss:
+    hidden, _ = model(source, real, target[:, :-1])
+    loss: Loss = model.head(hidden, target[:, 1:], real=target[:, 1:] > 0, smoothing=smoothing)
+    return loss
+
+
+def test_a_system_registers_or_does_not_ship() -> None:
+    import regard.models
+
+    files = {path.stem for path in Path(regard.models.__file__).parent.glob("*.py")} - {"__init__"}
+    assert {home.rpartition(".")[2] for home, _ in MODELS.values()} == files
+    assert set(SHAPES) == set(SMALL) == set(MODELS)
+    assert all(SHAPES.values())
+
+
+@every_shape
+@pytest.mark.parametrize("law", LAWS)
+def test_law(system: str, shape: str, law: str) -> None:
+    assert LAWS[law].check(case(system, shape)) <= LAWS[law].limit, LAWS[law].says
+
+
+@pytest.mark.parametrize("system", SHAPES)
+@settings(max_examples=15)
+@given(rows=st.integers(1, 5), length=st.integers(5, 12), seed=st.integers(0, 1000))
+def test_laws_hold_at_every_length(system: str, rows: int, length: int, seed: int) -> None:
+    model = case(system, next(iter(SHAPES[system]))).model
+    some = make_case(model, VOCAB, rows=rows, length=length, seed=seed)
+    for law in ("chunks", "padding", "reorder"):
+        assert LAWS[law].check(some) <= LAWS[law].limit, LAWS[law].says
+
+
+@every_shape
+def test_every_parameter_gets_a_gradient(system: str, shape: str) -> None:
+    some = case(system, shape)
+    loss_of(some.model, some.source, some.real, some.target, 0.1).total.backward()
+    for name, parameter in some.model.named_parameters():
+        if not name.endswith(tuple(EXEMPT)):
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max() > 1e-9, name
+    some.model.zero_grad()
+
+
+@every_shape
+def test_one_batch_can_be_learnt(system: str, shape: str) -> None:
+    model = make(system, shape)
+    some = case(system, shape)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    losses = []
+    for _ in range(70):
+        loss = loss_of(
+            model.eval(), some.source, some.real, some.target
+        )  # without dropout: it is to be learnt by heart
+        optimizer.zero_grad()
+        (loss.total / loss.count).backward()
+        optimizer.step()
+        losses.append(loss.total.item())
+    assert losses[-1] < 0.05 * losses[0]
+
+
+@every_shape
+def test_settings_survive_toml(system: str, shape: str) -> None:
+    config = schema(system)(**{**SMALL[system], **SHAPES[system][shape]})
+    assert schema(system)(**tomllib.loads(write_toml(config))) == config
+
+
+@every_shape
+def test_what_is_saved_is_what_is_loaded(system: str, shape: str, tmp_path: Path) -> None:
+    from regard.weights import read_weights, save_weights
+
+    some, other = case(system, shape), make(system, shape).double().eval()
+    save_weights(tmp_path / "model.safetensors", some.model)
+    read_weights(tmp_path / "model.safetensors", other)
+    with torch.no_grad():
+        before, after = (m.head.logits(m(some.source, some.real, some.target)[0]) for m in (some.model, other))
+    assert torch.equal(before, after)
+
+
+@every_shape
+def test_four_eighths_are_one_batch_of_32(system: str, shape: str) -> None:
+    """Sums and counts: unlike the mean of means, they do not care how the words are spread."""
+    model = case(system, shape).model
+    whole = make_case(model, VOCAB, source_vocab=SHAPES[system][shape].get("source_vocab"), rows=32)
+    target = whole.target * (torch.arange(8) < torch.linspace(8, 2, 32).long()[:, None])
+    loss = loss_of(model, whole.source, whole.real, target, 0.1)
+    wanted = torch.autograd.grad(loss.total / loss.count, list(model.parameters()))
+    eighths = zip(whole.source.split(8), whole.real.split(8), target.split(8), strict=True)
+    pieces = [loss_of(model, source, real, words, 0.1) for source, real, words in eighths]
+    count = sum(piece.count for piece in pieces)
+    assert count == loss.count
+    assert len({piece.count for piece in pieces}) == 4
+    found = [torch.autograd.grad(piece.total / count, list(model.parameters())) for piece in pieces]
+    for whole_one, parts in zip(wanted, zip(*found, strict=True), strict=True):
+        torch.testing.assert_close(torch.stack(parts).sum(0), whole_one, rtol=0, atol=1e-12)
+
+
+@every_shape
+@torch.inference_mode()
+def test_in_single_precision_answers_agree_unless_they_tie(system: str, shape: str) -> None:
+    some = case(system, shape)
+    model = randomised(make(system, shape)).eval()
+    prompt = torch.full((len(some.source), 1), BOS)
+    together = beam(model.step, model.start(some.source, some.real), prompt, eos=EOS, limit=10, keep=3)
+    for row, length in enumerate(some.real.sum(1).tolist()):
+        state = model.start(some.source[row : row + 1, :length], some.real[row : row + 1, :length])
+        (alone,) = beam(model.step, state, prompt[:1], eos=EOS, limit=10, keep=3)
+        assert alone[0].tokens == together[row][0].tokens or abs(alone[0].score - together[row][0].score) < 1e-4
+
+
+# ------------------------------------------------------------------ systems that break a law
+
+
+class SeesFromTheTop(Attention):
+    """Draws the causal triangle from the first key, as a fused kernel does by itself."""
+
+    def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
+        return super().look(x, kv, replace(mask, offset=0) if mask.causal else mask)
+
+
+class SeesPadding(Attention):
+    def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
+        return super().look(x, kv, replace(mask, keys=None))
+
+
+class SeesTheNext(Attention):
+    """A causal mask that is off by one."""
+
+    def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
+        return super().look(x, kv, replace(mask, offset=kv.length - x.shape[1] + 1) if mask.causal else mask)
+
+
+class TwiceAsSharp(ScaledDot):
+    """Explicitly one scale, fused another."""
+
+    def forward(self, q: Tensor, k: Tensor, place: Place) -> Tensor:
+        return 2 * super().forward(q, k, place)
+
+
+class Shy(Attention):
+    """Looks elsewhere when watched, by very little."""
+
+    def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
+        return super().look(x, kv, mask) * (1 + 1e-15 * len(self.probes))
+
+
+class Boasts(Attention):
+    """Shows sharper weights than it used."""
+
+    def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:
+        super()._show(probe, replace(dots, scale=2 * dots.scale), mask, batch)
+
+
+class ShowsTooMuch(Attention):
+    def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:
+        super()._show(probe, dots, mask, batch)
+        probe.seen[-1] = probe.seen[-1] * 1.01
+
+
+class CannotBeSilenced(Attention):
+    def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
+        gain, self.gain = self.gain, None
+        context = super().look(x, kv, mask)
+        self.gain = gain
+        return context
+
+
+class ForgetsWhereItStands(Transformer):
+    def _embed(self, tokens: Tensor, words: nn.Embedding, start: int) -> Tensor:
+        return super()._embed(tokens, words, 0)
+
+
+class CountsRows(Transformer):
+    def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        hidden, state = super().states(tokens, state)
+        return hidden + torch.arange(len(hidden))[:, None, None], state
+
+
+class Box:
+    """Something that a state may not contain: `reorder` does not know what is in it."""
+
+    def __init__(self, content: Tensor) -> None:
+        self.content = content
+
+
+class CarriesABox(Transformer):
+    def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        box = state.notes.get("box")
+        hidden, state = super().states(tokens, state)
+        if isinstance(box, Box):
+            hidden = hidden + box.content.repeat(len(hidden) // len(box.content))[:, None, None]
+        return hidden, replace(state, notes={"box": Box(tokens[:, -1].double())})  # type: ignore[dict-item]
+
+
+class HasMoods(Transformer):
+    """Keeps something to itself between calls."""
+
+    mood = 0
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        self.mood += 1
+        logits, state = super().step(tokens, state)
+        return logits + 5 * torch.sin(self.mood * torch.arange(VOCAB)), state
+
+
+class AsksItsNeighbours(Transformer):
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        logits, state = super().step(tokens, state)
+        return logits + logits.mean(0), state
+
+
+def of_class(broken: type) -> Callable[[Autoregressive], None]:
+    """Makes the model, all of its attentions or all of their scores of that class."""
+
+    def apply(model: Autoregressive) -> None:
+        if issubclass(broken, Transformer):
+            model.__class__ = broken
+        for attention in attentions(model).values():
+            if issubclass(broken, Attention):
+                attention.__class__ = broken
+            if issubclass(broken, ScaledDot):
+                attention.score.__class__ = broken
+
+    return apply
+
+
+BROKEN: dict[str, list[type]] = {
+    "chunks": [SeesFromTheTop, ForgetsWhereItStands],
+    "padding": [SeesPadding],
+    "order": [CountsRows],
+    "no look-ahead": [SeesTheNext],
+    "fused": [TwiceAsSharp, SeesPadding],
+    "watching": [Shy],
+    "shown is read": [Boasts, ShowsTooMuch],
+    "rows": [ShowsTooMuch],
+    "silence": [CannotBeSilenced],
+    "reorder": [CarriesABox],
+    "beam of one": [HasMoods],
+    "batch of one": [AsksItsNeighbours, SeesPadding],
+}
+
+
+def test_for_every_law_there_is_a_system_that_breaks_it() -> None:
+    assert set(BROKEN) == set(LAWS)
+
+
+@pytest.mark.parametrize(("law", "broken"), [(law, broken) for law in BROKEN for broken in BROKEN[law]])
+def test_a_broken_system_fails(law: str, broken: type) -> None:
+    model = randomised(make("transformer", "post"))
+    assert LAWS[law].check(case_of("transformer", "post", model)) <= LAWS[law].limit
+    of_class(broken)(model)
+    assert LAWS[law].check(case_of("transformer", "post", model)) > LAWS[law].limit
+
+
+@pytest.mark.parametrize(
+    "law", [law for law in LAWS if law != "beam of one"]
+)  # whose tokens are numbers whatever happens
+def test_a_system_that_has_diverged_fails(law: str) -> None:
+    model = randomised(make("transformer", "post"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(math.nan)
+    assert LAWS[law].check(case_of("transformer", "post", model)) > LAWS[law].limit
