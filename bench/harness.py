@@ -1,5 +1,4 @@
-"""Ratios in one run: engines take turns, medians are compared, "
-"and the table goes to results/ with versions and hardware."""
+"""Ratios in one run: engines take turns, medians are compared, and the table goes to results/ with the hardware."""
 
 from __future__ import annotations
 

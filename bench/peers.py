@@ -1,5 +1,4 @@
-"""The same Transformer in other people's hands: Hugging Face Marian with our weights, "
-"and torch.nn.Transformer of the same shapes."""
+"""The same Transformer in other people's hands: Hugging Face Marian with our weights, torch.nn.Transformer of our shapes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Text → tokens → batch → model → decode → text: a trained run, "
-"ready to be asked. This is what `regard.load` returns."""
+"""Text → tokens → batch → model → decode → text: a trained run, ready to be asked. `regard.load` returns it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""From a recipe's words about data to a task: read the text, train the tokenizers, "
-"fill the stores. What is there already is kept."""
+"""From a recipe's words about data to a task: read the text, train the tokenizers, fill the stores.
+
+What is there already is kept, so that a run that was killed while it got ready goes on.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A run is a folder: recipe, tokenizers, data, checkpoints, weights, model card. Start one, go on with one, "
-"measure one."""
+"""A run is a folder: recipe, tokenizers, data, checkpoints, weights, model card. Start one, go on with one, measure one."""
 
 from __future__ import annotations
 

@@ -18,8 +18,10 @@ class Task(Protocol):
     """Names the data: a checkpoint remembers which it was trained on."""
 
     def batch(self, split: str, step: int, rank: int = 0, world: int = 1) -> Any:
-        """A function of its arguments alone, so that resuming needs no iterator state. Has `.to(device)`, "
-        "`.tokens` and `.ids`."""
+        """A function of its arguments alone, so that resuming needs no iterator state.
+
+        What comes has `.to(device)`, `.tokens` and `.ids`.
+        """
 
     def epoch(self, step: int, world: int = 1) -> float:
         """How often the data has been seen before this step."""
