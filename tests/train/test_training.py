@@ -138,7 +138,12 @@ def test_evaluation_is_in_eval_mode_without_gradients_and_leaves_each_module_as_
 
 
 @pytest.mark.parametrize(
-    ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32), ("auto", torch.float32)]
+    ("precision", "dtype"),
+    [
+        ("bf16", torch.bfloat16),
+        ("fp32", torch.float32),
+        ("auto", torch.float32 if toy.DEVICE == "cpu" else torch.bfloat16),
+    ],
 )
 def test_precision_is_that_of_training_and_evaluation_is_full(
     tmp_path: Path, precision: str, dtype: torch.dtype

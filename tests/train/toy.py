@@ -104,6 +104,8 @@ class Toy:
         return {"loss": loss.item(), "accuracy": right.item()}
 
 
+DEVICE = os.environ.get("REGARD_DEVICE", "cpu")  # REGARD_DEVICE=cuda tests everything on a GPU
+
 SETTINGS: dict[str, Any] = {
     "steps": 20,
     "rate": 0.01,
@@ -112,7 +114,8 @@ SETTINGS: dict[str, Any] = {
     "evaluate_every": 4,
     "save_every": 5,
     "threads": 1,
-    "device": "cpu",
+    "device": DEVICE,
+    "deterministic": DEVICE != "cpu",
 }
 
 
