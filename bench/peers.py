@@ -1,4 +1,4 @@
-"""The same Transformer in other people's hands: Hugging Face Marian with our weights, torch.nn.Transformer of our shapes."""
+"""The same Transformer in other hands: Hugging Face Marian with our weights, torch.nn.Transformer of our shapes."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from regard.config import (
     Config,
     DecodeConfig,
     Recipe,
+    Split,
     arguments,
     make_recipe,
     merge,
@@ -56,6 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if debug or not error.strerror:
+            raise
+        err.print(f"regard: {escape(str(error.filename or 'a file'))}: {error.strerror}", soft_wrap=True)
+        return 1
 
 
 def _dispatch(words: list[str]) -> int:
@@ -192,7 +198,7 @@ def resume(argv: list[str]) -> None:
 class EvaluateOptions(DecodeConfig):
     data: tuple[str, ...] = ()
     """Files to evaluate on instead of the run's own test split: two line-aligned files, one .tsv or one .jsonl."""
-    split: str = "test"
+    split: Split = "test"
     json_: bool = Field(False, alias="json")
     """Print JSON alone."""
     device: str = "auto"
@@ -340,7 +346,9 @@ def look(argv: list[str]) -> None:
         from regard.view.plots import plot
 
         heads = None if options.head is None else [options.head]
-        for path in plot(trace, Path(stem.removesuffix(".png").removesuffix(".svg")), name=options.attention, heads=heads):
+        for path in plot(
+            trace, Path(stem.removesuffix(".png").removesuffix(".svg")), name=options.attention, heads=heads
+        ):
             out.print(f"{path} written")
     if options.html:
         from regard.view.html import page

@@ -88,7 +88,7 @@ class ModelConfig(Config):
 class DataConfig(Config):
     """Where the examples come from."""
 
-    made: str | None = None
+    made: Literal["spoken"] | None = None
     """A made task instead of files: "spoken" (numbers, dates, times and prices in words)."""
     languages: tuple[str, str] = ("en", "de")
     """Source and target language of a made task."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from regard.config import DataConfig, Recipe
+from regard.config import DataConfig, Recipe, Split
 from regard.data.spoken import spoken
 from regard.data.store import Store
 from regard.data.text import BadLines, find, read_pairs
@@ -17,7 +17,7 @@ from regard.metrics.translation import BLEU
 from regard.tasks.rewrite import Held, Rewrite
 
 Say = Callable[[str], None]
-SPLITS = ("train", "valid", "test")
+HELD: tuple[Split, ...] = ("valid", "test")
 ANY = 65_536  # a held-out example is never left out for its length
 
 
@@ -32,7 +32,7 @@ def prepare(recipe: Recipe, folder: Path, say: Say = lambda text: None) -> tuple
     task = Rewrite(
         tokenizers,
         _store(recipe, folder, "train", tokenizers, say),
-        {split: hold(recipe, folder, split, tokenizers, say) for split in SPLITS[1:] if _has(recipe.data, split)},
+        {split: hold(recipe, folder, split, tokenizers, say) for split in HELD if has(recipe.data, split)},
         tokens=recipe.train.tokens,
         seed=recipe.train.seed,
         smoothing=recipe.task.smoothing,
@@ -52,7 +52,7 @@ def train_tokenizers(recipe: Recipe) -> Tokenizers:
     return Tokenizers.train(sources, targets, **recipe.tokens.model_dump())
 
 
-def hold(recipe: Recipe, folder: Path, split: str, tokenizers: Tokenizers, say: Say = lambda text: None) -> Held:
+def hold(recipe: Recipe, folder: Path, split: Split, tokenizers: Tokenizers, say: Say = lambda text: None) -> Held:
     """A held-out split: nothing of it is skipped, however long."""
     store = _store(recipe, folder, split, tokenizers, say)
     pairs = [(source, target) for _, source, target in examples(recipe.data, split, BadLines())]
@@ -64,7 +64,7 @@ def bleu_of(recipe: Recipe) -> BLEU:
     return BLEU(recipe.task.bleu, recipe.tokens.lowercase)
 
 
-def examples(data: DataConfig, split: str, bad: BadLines) -> Iterator[tuple[int, str, str]]:
+def examples(data: DataConfig, split: Split, bad: BadLines) -> Iterator[tuple[int, str, str]]:
     """Line number, source and target of each example of a split."""
     if data.made is not None:
         count = data.count if split == "train" else data.held
@@ -75,7 +75,7 @@ def examples(data: DataConfig, split: str, bad: BadLines) -> Iterator[tuple[int,
     yield from read_pairs(files, fields=data.fields, bad=bad, on_bad=data.bad_lines)
 
 
-def _store(recipe: Recipe, folder: Path, split: str, tokenizers: Tokenizers, say: Say) -> Store:
+def _store(recipe: Recipe, folder: Path, split: Split, tokenizers: Tokenizers, say: Say) -> Store:
     place = folder / "data" / split
     if place.exists():
         return Store.open(place)
@@ -89,5 +89,5 @@ def _store(recipe: Recipe, folder: Path, split: str, tokenizers: Tokenizers, say
     return store
 
 
-def _has(data: DataConfig, split: str) -> bool:
+def has(data: DataConfig, split: str) -> bool:
     return data.made is not None or bool(getattr(data, split))

@@ -1,4 +1,4 @@
-"""A run is a folder: recipe, tokenizers, data, checkpoints, weights, model card. Start one, go on with one, measure one."""
+"""A run is a folder: recipe, tokenizers, data, checkpoints, weights, model card. Start, go on with, or measure one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.config import DataConfig, Recipe, make_recipe, merge, read_toml, write_toml
-from regard.errors import ConfigError
+from regard.config import DataConfig, Recipe, Split, make_recipe, merge, read_toml, write_toml
+from regard.errors import ConfigError, DataError
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load, read_run
-from regard.prepare import bleu_of, hold, prepare
+from regard.prepare import bleu_of, has, hold, prepare
 from regard.recipes import find_recipe
 from regard.tasks.rewrite import Progress as Tell
 from regard.tasks.rewrite import measure
@@ -90,13 +90,15 @@ def evaluate(
     folder: Path,
     console: Console,
     *,
-    split: str = "test",
+    split: Split = "test",
     files: Sequence[str] = (),
     device: str = "auto",
     how: dict[str, Any] | None = None,
 ) -> dict[str, float]:
     """The task's metrics on a split of the run, or on other files. Also written to evaluation.json."""
     pipeline = load(folder, device=device)
+    if not files and not has(pipeline.recipe.data, split):
+        raise DataError(f"{folder} has no {split} split; name files with --data SOURCE TARGET")
     recipe = pipeline.recipe.model_copy(update={"decode": pipeline.decoding(**(how or {}))})
     with TemporaryDirectory() as scratch, _bar(console, f"evaluating on {split if not files else files[0]}") as tell:
         if files:

@@ -131,7 +131,7 @@ def test_the_core_needs_torch_alone() -> None:
         ("from . import gpt", ["models.gpt"]),
         ("from .gpt import GPT", ["models.gpt"]),
         ("from ..core import mask", ["core"]),
-        ("def f():\n    from regard.train import loop", ["train"]),
+        ("def f():\n    from regard.training import loop", ["training"]),
         ("if TYPE_CHECKING:\n    import regard", ["__init__"]),
         ("import regards\nfrom torch import nn", []),
     ],

@@ -30,4 +30,4 @@ class Task(Protocol):
         """Summed, with its count, so that accumulation is exact; `.carry` is for the next batch."""
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
-        """Metrics by name; each carries its definition where it has one."""
+        """Metrics by name, each with its definition where it has one; none where there is no such split."""

@@ -79,8 +79,7 @@ class Rewrite:
 
     def evaluate(self, model: nn.Module, split: str, progress: Progress | None = None) -> dict[str, float]:
         if split not in self.held:
-            known = ", ".join(self.held) or "none"
-            raise DataError(f"there is no {split!r} split; this run has: {known}; name its files under data.{split}")
+            return {}
         assert isinstance(model, Autoregressive)
         how, held = self.how, self.held[split]
         return measure(model, self.tokenizers, held, how, self.bleu, tokens=self.tokens, progress=progress)

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from regard.config import TrainConfig
 from regard.errors import ConfigError
-from regard.train.checkpoint import Say
-from regard.train.weights import write
+from regard.training.checkpoint import Say
+from regard.weights import write
 
 Line = dict[str, Any]
 

@@ -18,11 +18,11 @@ import torch
 import toy
 
 from regard.errors import CheckpointError
-from regard.train import checkpoint, state
-from regard.train.checkpoint import average, found, read, save, tidy
-from regard.train.keep import resume
-from regard.train.run import snapshot
-from regard.train.weights import Corrupt, load_weights, put_weights, read_weights, save_weights, weights
+from regard.training import checkpoint, state
+from regard.training.checkpoint import average, found, read, save, tidy
+from regard.training.keep import resume
+from regard.training.run import snapshot
+from regard.weights import Corrupt, load_weights, put_weights, read_weights, save_weights, weights
 
 
 @pytest.fixture(scope="module")

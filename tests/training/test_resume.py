@@ -16,10 +16,10 @@ import torch
 import toy
 
 from regard.errors import CheckpointError
-from regard.train import Stopped, train
-from regard.train.checkpoint import found
-from regard.train.log import read_metrics
-from regard.train.stop import Interrupted, Stop
+from regard.training import Stopped, train
+from regard.training.checkpoint import found
+from regard.training.log import read_metrics
+from regard.training.stop import Interrupted, Stop
 
 ROOT = Path(__file__).parents[2]
 TIMES = {"seconds", "tokens_per_second", "seconds_per_step"}
@@ -138,7 +138,7 @@ def test_the_time_limit_saves_and_stops(tmp_path: Path, undisturbed: Callable[..
 
 
 def test_a_process_told_to_stop_exits_143_and_can_be_resumed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.train.toy", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.training.toy", str(tmp_path)]
     with subprocess.Popen([*command, "--steps", "1000000"], cwd=ROOT, stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
         assert "step 3/" in process.stdout.readline()

@@ -15,15 +15,15 @@ from torch.nn.utils import get_total_norm
 from regard.config import TrainConfig
 from regard.errors import ConfigError, RegardError, nearest
 from regard.tasks import Task
-from regard.train import optim
-from regard.train.bad import bad_step
-from regard.train.checkpoint import Say
-from regard.train.flops import flops_per_token
-from regard.train.keep import finish, is_final, leave, resume, save, unsaved
-from regard.train.log import Log, write_environment
-from regard.train.run import Run, due, micro_batches, over
-from regard.train.state import undisturbed
-from regard.train.stop import Interrupted, Stop
+from regard.training import optim
+from regard.training.bad import bad_step
+from regard.training.checkpoint import Say
+from regard.training.flops import flops_per_token
+from regard.training.keep import finish, is_final, leave, resume, save, unsaved
+from regard.training.log import Log, write_environment
+from regard.training.run import Run, due, micro_batches, over
+from regard.training.state import undisturbed
+from regard.training.stop import Interrupted, Stop
 
 BETTER_LOWER = ("loss", "perplexity")
 
@@ -202,6 +202,9 @@ def evaluate(run: Run, task: Task, config: TrainConfig, log: Log, stop: Stop) ->
             metrics = task.evaluate(run.model, "valid")
     except Interrupted:
         return False
+    if not metrics:  # no validation split, so nothing is best
+        run.evaluated = run.step
+        return True
     if config.metric not in metrics:
         raise ConfigError(f"train.metric: the task measures no {config.metric!r}; {nearest(config.metric, metrics)}")
     value = float(metrics[config.metric])

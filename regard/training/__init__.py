@@ -5,8 +5,8 @@ run = start(folder, model, config, device=device, dim=512)
 train(run, task, config)                                    begins, or goes on where it was stopped
 """
 
-from regard.train.loop import train
-from regard.train.run import Run, settle, start
-from regard.train.stop import Stopped
+from regard.training.loop import train
+from regard.training.run import Run, settle, start
+from regard.training.stop import Stopped
 
 __all__ = ["Run", "Stopped", "settle", "start", "train"]

@@ -11,7 +11,7 @@ import toy
 
 from regard.config import TrainConfig
 from regard.errors import ConfigError
-from regard.train.optim import SCHEDULES, adamw, rate
+from regard.training.optim import SCHEDULES, adamw, rate
 
 
 def at(step: int, dim: int | None = None, **settings: Any) -> float:

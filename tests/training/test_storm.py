@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import toy
 
-from regard.train.log import read_metrics
+from regard.training.log import read_metrics
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["regard.train", "torch._dynamo"])  # imported once, and not once for every kill
+PROCESSES.set_forkserver_preload(["regard.training", "torch._dynamo"])  # imported once, and not once for every kill
 
 FSYNCS = 9  # in one save: the log, six files, their folder, the folder above
 

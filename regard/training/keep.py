@@ -9,12 +9,12 @@ import torch
 from regard.config import TrainConfig
 from regard.errors import CheckpointError, Diverged, RegardError
 from regard.tasks import Task
-from regard.train import checkpoint
-from regard.train.checkpoint import Say, Snapshot, step_of
-from regard.train.log import Log, read_metrics
-from regard.train.run import Run, due, fingerprint, over, snapshot, take_up
-from regard.train.stop import Stop, Stopped
-from regard.train.weights import put_weights, save_weights
+from regard.training import checkpoint
+from regard.training.checkpoint import Say, Snapshot, step_of
+from regard.training.log import Log, read_metrics
+from regard.training.run import Run, due, fingerprint, over, snapshot, take_up
+from regard.training.stop import Stop, Stopped
+from regard.weights import put_weights, save_weights
 
 
 def resume(run: Run, task: Task, config: TrainConfig, say: Say) -> None:

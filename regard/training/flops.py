@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.tasks import Task
-from regard.train.state import undisturbed
+from regard.training.state import undisturbed
 
 
 def flops_per_token(model: nn.Module, task: Task, batch: Any, carry: Any) -> float:

@@ -9,11 +9,11 @@ from typing import Any
 from regard.config import TrainConfig
 from regard.errors import Diverged
 from regard.tasks import Task
-from regard.train import checkpoint
-from regard.train.checkpoint import step_of
-from regard.train.log import Log, plain
-from regard.train.run import Run, due, micro_batches, take_up
-from regard.train.weights import write
+from regard.training import checkpoint
+from regard.training.checkpoint import step_of
+from regard.training.log import Log, plain
+from regard.training.run import Run, due, micro_batches, take_up
+from regard.weights import write
 
 IN_A_ROW = 10  # steps to skip, or returns to one checkpoint, before we give up
 

@@ -16,9 +16,9 @@ from rich.console import Console
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.train import train
-from regard.train.checkpoint import found
-from regard.train.log import Journal, Log, read_metrics, write_environment
+from regard.training import train
+from regard.training.checkpoint import found
+from regard.training.log import Journal, Log, read_metrics, write_environment
 
 NUMBERS = {"loss": 2.5, "tokens_per_second": 12_345.6, "rate": 1e-3, "seconds_per_step": 0.5}
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import CheckpointError
-from regard.train.weights import Corrupt, Tensors, decode, encode, sync_folder, write_through
+from regard.weights import Corrupt, Tensors, decode, encode, sync_folder, write_through
 
 FORMAT = 1
 TENSOR_FILES = ("model", "optimizer", "rng", "carry")

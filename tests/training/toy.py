@@ -1,7 +1,7 @@
 """A small thing to train, with everything that a run must remember: dropout, tied weights, a buffer, noise from three
 random generators, and a carry. As a script it trains into a folder, and can be killed:
 
-    python -m tests.train.toy RUN [--steps 20 …]
+    python -m tests.training.toy RUN [--steps 20 …]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from regard.config import TrainConfig
 from regard.errors import RegardError
 from regard.tasks import Loss
-from regard.train import Run, settle, start, train
+from regard.training import Run, settle, start, train
 
 WORDS, DIM = 11, 8
 

@@ -16,13 +16,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard.errors import ConfigError
 from regard.tasks import Loss
-from regard.train import Run, settle, start, train
-from regard.train.checkpoint import average, path_of
-from regard.train.flops import flops_per_token
-from regard.train.log import read_metrics
-from regard.train.loop import scale
-from regard.train.state import rng_tensors
-from regard.train.weights import load_weights, weights
+from regard.training import Run, settle, start, train
+from regard.training.checkpoint import average, path_of
+from regard.training.flops import flops_per_token
+from regard.training.log import read_metrics
+from regard.training.loop import scale
+from regard.training.state import rng_tensors
+from regard.weights import load_weights, weights
 
 
 def double(folder: Path, rows: int, accumulate: int) -> Run:

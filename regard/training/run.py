@@ -17,10 +17,10 @@ from torch.optim import Optimizer
 from regard.config import TrainConfig
 from regard.errors import CheckpointError, ConfigError
 from regard.tasks import Task
-from regard.train.checkpoint import Snapshot
-from regard.train.optim import adamw
-from regard.train.state import layout, optimizer_tensors, pack, put_optimizers, put_rng, rng_tensors, unpack
-from regard.train.weights import Corrupt, Tensors, put_weights, weights
+from regard.training.checkpoint import Snapshot
+from regard.training.optim import adamw
+from regard.training.state import layout, optimizer_tensors, pack, put_optimizers, put_rng, rng_tensors, unpack
+from regard.weights import Corrupt, Tensors, put_weights, weights
 
 HARMLESS = {"log_every", "keep", "stop_after", "tensorboard"}  # settings that change no weight
 

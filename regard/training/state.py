@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from regard.errors import CheckpointError
-from regard.train.weights import Tensors, form, weights
+from regard.weights import Tensors, form, weights
 
 
 def layout(model: nn.Module) -> str:

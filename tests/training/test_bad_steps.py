@@ -16,10 +16,10 @@ from torch import nn
 
 from regard.errors import Diverged
 from regard.tasks import Loss
-from regard.train import Stopped, train
-from regard.train.checkpoint import found, read, step_of
-from regard.train.log import read_metrics
-from regard.train.weights import weights
+from regard.training import Stopped, train
+from regard.training.checkpoint import found, read, step_of
+from regard.training.log import read_metrics
+from regard.weights import weights
 
 
 def bad(*indices: int) -> toy.Toy:
