@@ -59,8 +59,8 @@ def _copy_block(layer: nn.Module, block: Block) -> None:
             to.load_state_dict(source.state_dict())
     for norm, residual in norms:
         norm.load_state_dict(residual.norm.state_dict())
-    layer.fc1.load_state_dict(block.feed_forward[0].state_dict())
-    layer.fc2.load_state_dict(block.feed_forward[3].state_dict())
+    layer.fc1.load_state_dict(block.feed_forward.wide.state_dict())
+    layer.fc2.load_state_dict(block.feed_forward.narrow.state_dict())
 
 
 class Plain(nn.Module):

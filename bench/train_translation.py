@@ -31,7 +31,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 def main() -> None:
     cuda = torch.cuda.is_available()
-    size, tokens, steps = ("base", 16_384, 12) if cuda else ("small", 2048, 3)
+    size, tokens, steps = ("base", 16_384, 12) if cuda else ("small", 4096, 2)
     with TemporaryDirectory() as scratch:
         values = merge(read_toml(find_recipe("multi30k-en-de-cased")), {"train": {"tokens": tokens}})
         _, task = prepare(make_recipe(values, schema), Path(scratch))

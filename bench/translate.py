@@ -50,7 +50,7 @@ def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Compa
 
     def regard() -> list[list[int]]:
         with torch.inference_mode():
-            state = mine.start(source, real)
+            state = mine.start(source, None)  # nothing is padded, as the peer finds out by itself
         answers = search(mine.step, state, prompt, eos=EOS, limit=LENGTH, filters=(at_least(LENGTH, EOS),))
         return [list(a.tokens if width == 1 else a[0].tokens) for a in answers]
 

@@ -226,7 +226,7 @@ class Boasts(Attention):
     """Shows sharper weights than it used."""
 
     def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:
-        super()._show(probe, replace(dots, scale=2 * dots.scale), mask, batch)
+        super()._show(probe, dots._replace(scale=2 * dots.scale), mask, batch)
 
 
 class ShowsTooMuch(Attention):

@@ -66,15 +66,17 @@ class Attention(nn.Module):
 
     def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
         """`read(weigh(x))` in one fused kernel, where the score is a dot product."""
-        q = _gather(self._split(self.score.query(x)), kv, mask)
-        dots = self.score.prepare(q, kv.keys, _place(q, kv, mask))
+        score, batch = self.score, x.shape[0]
+        q = _gather(self._split(score.query(x)), kv, mask)
+        place = _place(q, kv, mask)
+        dots = score.prepare(q, kv.keys, place)
         if dots is None:
-            return self.read(_scatter(_weigh(self.score(q, kv.keys, _place(q, kv, mask)), mask), len(x)), kv)
-        context = _scatter(_fused(dots, kv.values, mask, self.dropout if self.training else 0.0), len(x))
+            return self.read(_scatter(_weigh(score(q, kv.keys, place), mask), batch), kv)
+        context = _scatter(_fused(dots, kv.values, mask, self.dropout if self.training else 0.0), batch)
         if self.gain is not None:
             context = context * self.gain.to(context)[:, None, None]
         for probe in self.probes:
-            self._show(probe, dots, mask, len(x))
+            self._show(probe, dots, mask, batch)
         return self.output(self._merge(context))
 
     def forward(self, x: Tensor, memory: Tensor | None = None, mask: Mask = Mask()) -> Tensor:
@@ -98,7 +100,7 @@ class Attention(nn.Module):
         probe.keep(weights)
 
     def _split(self, x: Tensor) -> Tensor:  # (B, Q, dim) -> (B, H, Q, D)
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
     def _merge(self, x: Tensor) -> Tensor:  # (B, H, Q, D) -> (B, Q, dim)
         return x.transpose(1, 2).flatten(2)
@@ -107,7 +109,7 @@ class Attention(nn.Module):
 def _gather(q: Tensor, kv: KV | Tensor, mask: Mask | None = None) -> Tensor:
     """Hypotheses that share the memory of their sentence ask together: (B·n, H, Q, D) -> (B, H, n·Q, D)."""
     rows = kv.rows if isinstance(kv, KV) else len(kv)
-    if len(q) == rows:
+    if q.shape[0] == rows:
         return q
     if len(q) % rows or not (mask is None or mask.of_keys_alone):
         raise ValueError(f"{len(q)} rows cannot share a memory of {rows} rows under this mask; repeat the memory first")
@@ -116,7 +118,7 @@ def _gather(q: Tensor, kv: KV | Tensor, mask: Mask | None = None) -> Tensor:
 
 def _scatter(t: Tensor, batch: int) -> Tensor:
     """The way back: (B, H, n·Q, D) -> (B·n, H, Q, D)."""
-    if len(t) == batch:
+    if t.shape[0] == batch:
         return t
     return t.unflatten(2, (batch // len(t), -1)).transpose(1, 2).flatten(0, 1)
 

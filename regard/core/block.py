@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
@@ -18,10 +20,13 @@ class PostNorm(nn.Module):
 
     def __init__(self, dim: int, dropout: float = 0.0, epsilon: float = 1e-5) -> None:
         super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(dim, epsilon), nn.Dropout(dropout)
+        self.norm, self.dropout = nn.LayerNorm(dim, epsilon), dropout
 
     def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
-        return self.norm(x + self.dropout(sublayer(x)))
+        return self.norm(x + self.drop(sublayer(x)))
+
+    def drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout) if self.training and self.dropout else x
 
     @staticmethod
     def closing(dim: int, epsilon: float = 1e-5) -> nn.Module:
@@ -33,7 +38,7 @@ class PreNorm(PostNorm):
     """x + f(LN(x)), as in the authors' later code: trains deeper without a gentle warm-up."""
 
     def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
-        return x + self.dropout(sublayer(self.norm(x)))
+        return x + self.drop(sublayer(self.norm(x)))
 
     @staticmethod
     def closing(dim: int, epsilon: float = 1e-5) -> nn.Module:
@@ -41,18 +46,24 @@ class PreNorm(PostNorm):
 
 
 RESIDUALS: dict[str, type[PostNorm]] = {"post": PostNorm, "pre": PreNorm}
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "gelu_tanh": lambda: nn.GELU("tanh"),
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
 }
 
 
-class FeedForward(nn.Sequential):
+class FeedForward(nn.Module):
     """W₂ · activation(W₁x + b₁) + b₂, at each position alone."""
 
     def __init__(self, dim: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
-        super().__init__(nn.Linear(dim, hidden), ACTIVATIONS[activation](), nn.Dropout(dropout), nn.Linear(hidden, dim))
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.activation, self.dropout = ACTIVATIONS[activation], dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.activation(self.wide(x))
+        return self.narrow(F.dropout(x, self.dropout) if self.training and self.dropout else x)
 
 
 class Block(nn.Module):

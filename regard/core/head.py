@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 CHUNK = 2**24  # most logits alive at once on a CPU; a GPU takes more at a time (see _rows)
 
@@ -74,29 +75,23 @@ class _CrossEntropy(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if learning else None
         d_weight = torch.zeros_like(weight) if learning else None
         d_bias = torch.zeros_like(bias) if learning and bias is not None else None
-        total, nll = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros((), dtype=torch.float32)
-        if hidden.dtype == torch.float64:
-            total, nll = total.double(), nll.double()
+        exact = torch.promote_types(hidden.dtype, torch.float32)
+        total, nll = hidden.new_zeros((), dtype=exact), hidden.new_zeros((), dtype=exact)
         vocab = len(weight)
         rows = _rows(hidden, vocab)
         for start in range(0, len(words), rows):
             h, y = hidden[start : start + rows], words[start : start + rows, None]
-            z = nn.functional.linear(h, weight, bias).to(total.dtype)
-            lse = z.logsumexp(-1, keepdim=True)
-            surprise = lse - z.gather(1, y)
-            nll += surprise.sum()
-            total += (1 - smoothing) * surprise.sum() + smoothing * (lse.sum() - z.sum() / vocab)
+            z = nn.functional.linear(h, weight, bias).to(exact)
+            gold, mean, top = z.gather(1, y), z.mean(-1, keepdim=True), z.amax(-1, keepdim=True)
+            norm = z.sub_(top).exp_().sum(-1, keepdim=True)  # in place from here on: z is no longer the logits
+            lse = norm.log() + top
+            nll += (lse - gold).sum()
+            total += (lse - (1 - smoothing) * gold - smoothing * mean).sum()
             if d_hidden is None or d_weight is None:
                 continue
-            z.sub_(lse).exp_()  # z is now p, and then the gradient
-            if smoothing:
-                z.sub_(smoothing / vocab)
+            z.div_(norm).sub_(smoothing / vocab)  # p - ε/V
             z.scatter_add_(1, y, torch.full_like(lse, smoothing - 1))
-            dz = z.to(
-                torch.promote_types(h.dtype, weight.dtype)
-                if not torch.is_autocast_enabled(h.device.type)
-                else torch.bfloat16
-            )
+            dz = z.to(weight.dtype)
             d_hidden[start : start + rows] = dz @ weight
             d_weight += dz.T @ h
             if d_bias is not None:
@@ -106,6 +101,7 @@ class _CrossEntropy(torch.autograd.Function):
         return total, nll
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None
 

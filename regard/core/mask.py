@@ -20,9 +20,7 @@ class Mask:
     keys: Tensor | None = None  # (B, K) False at padding
     segments: Tensor | None = None  # (B, K) packed documents: equal ids may look at each other
     pairs: Tensor | None = None  # (B|1, H|1, Q, K) anything else
-    offset: int | Tensor | None = (
-        None  # where the first query stands among the keys; None: the last query on the last key
-    )
+    offset: int | Tensor | None = None  # of the first query among the keys; None: the last query on the last key
 
     def __and__(self, other: Mask) -> Mask:
         windows = [w for w in (self.window, other.window) if w is not None]

@@ -7,22 +7,20 @@ A score owns the projections that carry its inputs to where they meet. One that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, nearest
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where the queries stand among the keys, for scores that ask how far apart two of them are."""
 
     offset: int | Tensor = 0
 
 
-@dataclass(frozen=True)
-class Dots:
+class Dots(NamedTuple):
     """A score as scale · q·k + bias."""
 
     q: Tensor

@@ -30,11 +30,11 @@ class KV:
 
     @property
     def keys(self) -> Tensor:
-        return self.k.narrow(-2, 0, self.length)
+        return self.k if self.length == self.k.shape[-2] else self.k.narrow(-2, 0, self.length)
 
     @property
     def values(self) -> Tensor:
-        return self.v.narrow(-2, 0, self.length)
+        return self.v if self.length == self.v.shape[-2] else self.v.narrow(-2, 0, self.length)
 
     @property
     def rows(self) -> int:
@@ -49,8 +49,8 @@ class KV:
         if end > k.shape[-2]:
             room = max(2 * end, ROOM) - k.shape[-2]
             k, v = F.pad(k, (0, 0, 0, room)), F.pad(v, (0, 0, 0, room))
-        k[..., self.length : end, :] = new.keys
-        v[..., self.length : end, :] = new.values
+        k.narrow(-2, self.length, new.length).copy_(new.keys)
+        v.narrow(-2, self.length, new.length).copy_(new.values)
         return KV(k, v, end)
 
 

@@ -15,20 +15,18 @@ NEVER = float("-inf")
 
 def at_least(length: int, eos: int) -> Filter:
     """No end before `length` tokens have been said."""
-
-    def apply(logits: Tensor, story: Tensor) -> Tensor:
-        if story.shape[1] >= length:
-            return logits
-        return logits.index_fill(1, torch.tensor([eos], device=logits.device), NEVER)
-
-    return apply
+    no_end = never(eos)
+    return lambda logits, story: no_end(logits, story) if story.shape[1] < length else logits
 
 
 def never(*tokens: int) -> Filter:
     """Tokens that are no words: padding, the beginning."""
+    on: dict[torch.device, Tensor] = {}  # their numbers, brought to a device once
 
     def apply(logits: Tensor, story: Tensor) -> Tensor:
-        return logits.index_fill(1, torch.tensor(tokens, device=logits.device), NEVER)
+        if logits.device not in on:
+            on[logits.device] = torch.tensor(tokens, device=logits.device)
+        return logits.index_fill(1, on[logits.device], NEVER)
 
     return apply
 

@@ -71,7 +71,7 @@ class Transformer(Autoregressive):
         self.words = nn.Embedding(vocab, config.dim)
         self.source_words = self.words if config.tied == "all" else nn.Embedding(source_vocab, config.dim)
         self.positions = POSITIONS[config.positions](config.dim, config.context)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)  # of the embeddings
         self.encoder = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.decoder = nn.ModuleList(_block(config, cross=True) for _ in range(config.decoder_layers or config.layers))
         self.encoder_norm, self.decoder_norm = (RESIDUALS[config.norm].closing(config.dim) for _ in range(2))

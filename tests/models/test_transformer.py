@@ -64,8 +64,8 @@ def copied(theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, norm
     for i, around in enumerate(norms, 1):
         around.norm.load_state_dict(getattr(theirs, f"norm{i}").state_dict())  # type: ignore[union-attr]
     assert isinstance(ours.feed_forward, FeedForward)
-    ours.feed_forward[0].load_state_dict(theirs.linear1.state_dict())
-    ours.feed_forward[3].load_state_dict(theirs.linear2.state_dict())
+    ours.feed_forward.wide.load_state_dict(theirs.linear1.state_dict())
+    ours.feed_forward.narrow.load_state_dict(theirs.linear2.state_dict())
     return ours
 
 
@@ -292,7 +292,7 @@ def test_the_gains_of_a_pre_norm_fold_into_the_weights_behind_it() -> None:
     for block in (*model.encoder, *model.decoder):
         own = block.attention
         fold(block.around_attention.norm, own.score.query, own.score.key, own.value)
-        fold(block.around_feed_forward.norm, block.feed_forward[0])
+        fold(block.around_feed_forward.norm, block.feed_forward.wide)
         if block.cross is not None:
             fold(block.around_cross.norm, block.cross.score.query)
     after, _ = model(source, real, target)
