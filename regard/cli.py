@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from regard import __version__
@@ -34,39 +37,49 @@ from regard.config import (
     write_toml,
 )
 from regard.errors import ConfigError, DataError, RegardError, nearest
+from regard.help import Verb, print_help, print_recipe, print_verbs
 from regard.recipes import find_recipe, list_recipes, recipe_text
+
+if TYPE_CHECKING:
+    from regard.pipeline import Pipeline
+    from regard.tasks.rewrite import Answer
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
+AT_ONCE = 256  # inputs answered together
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    given = list(sys.argv[1:] if argv is None else argv)
+    flags, texts = _split_at_dashes(given)
+    debug = "--debug" in flags
     try:
-        return _dispatch(words)
-    except RegardError as error:
-        if debug:
-            raise
-        err.print(f"regard: {escape(str(error))}", soft_wrap=True)
-        return error.code
-    except KeyboardInterrupt:
-        err.print("regard: interrupted")
-        return 130
+        code = _dispatch([word for word in flags if word != "--debug"] + texts)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # whoever read our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if debug or not error.strerror:
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except (RegardError, OSError) as error:
+        if debug:
             raise
-        err.print(f"regard: {escape(str(error.filename or 'a file'))}: {error.strerror}", soft_wrap=True)
-        return 1
+        if isinstance(error, RegardError):
+            return _fail(str(error), error.code)
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}; choose another place or make room", 1)
+
+
+def _fail(sentence: str, code: int) -> int:
+    sys.stdout.flush()
+    err.print(f"regard: {escape(sentence)}", soft_wrap=True)
+    return code
 
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
-        _print_verbs()
+        print_verbs(VERBS, out)
         return 0 if words else 2
     if words[0] == "--version":
         out.print(f"regard {__version__}")
@@ -74,20 +87,36 @@ def _dispatch(words: list[str]) -> int:
     name, *rest = words
     if name not in VERBS:
         raise ConfigError(f"{name!r} is no verb of regard; {nearest(name, VERBS)}")
-    verb = VERBS[name]
-    if any(word in ("--help", "-h") for word in rest):
-        _print_help(name, verb, rest)
+    flags, _ = _split_at_dashes(rest)
+    if "--help" in flags or "-h" in flags:
+        _help(name, [word for word in flags if word not in ("--help", "-h")])
         return 0
-    return verb.run(rest) or 0
+    return VERBS[name].run(rest) or 0
 
 
-@dataclass(frozen=True)
-class Verb:
-    says: str
-    usage: str
-    example: str
-    options: type[Config]
-    run: Callable[[list[str]], int | None]
+def _split_at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
+    """What follows a lone -- is text, even if it begins with dashes."""
+    end = words.index("--") if "--" in words else len(words)
+    return words[:end], words[end:]
+
+
+def _help(name: str, words: list[str]) -> None:
+    print_help(name, VERBS[name], out)
+    if name == "train":
+        _help_train(words)
+    out.print("\n--debug shows the whole trace of an error.")
+
+
+def _help_train(argv: list[str]) -> None:
+    words, _ = arguments(argv, TrainOptions, Recipe)
+    if not words:
+        print_recipe(Recipe, out)
+        out.print("\nThe settings of model.* belong to a system: regard train RECIPE --help shows them.")
+        return
+    from regard.models import schema
+
+    recipe = make_recipe(read_toml(find_recipe(words[0])), schema)
+    print_recipe(type(recipe), out, recipe)
 
 
 class Nothing(Config):
@@ -106,11 +135,7 @@ def recipes(argv: list[str]) -> None:
         case ["show", name]:
             print(recipe_text(name), end="")
         case ["copy", name, *rest] if len(rest) <= 1:
-            target = Path(rest[0] if rest else f"{name}.toml")
-            if target.exists():
-                raise ConfigError(f"{target} exists already; name another file: regard recipes copy {name} FILE")
-            target.write_text(recipe_text(name), "utf-8")
-            out.print(f"{target} written; train it with: regard train {target}")
+            _copy_recipe(name, Path(rest[0] if rest else f"{name}.toml"))
         case _:
             raise ConfigError(
                 f"recipes {' '.join(words)}: not understood; "
@@ -118,17 +143,23 @@ def recipes(argv: list[str]) -> None:
             )
 
 
+def _copy_recipe(name: str, target: Path) -> None:
+    text = recipe_text(name)
+    if target.exists():
+        raise ConfigError(f"{target} exists already; name another file: regard recipes copy {name} FILE")
+    target.write_text(text, "utf-8")
+    out.print(f"{target} written; train it with: regard train {target}", markup=False, soft_wrap=True)
+
+
 def _list_recipes() -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("recipe", "system", "what", "machine", "minutes", "measured result"):
-        table.add_column(column, overflow="fold", no_wrap=column == "recipe")
     for name in list_recipes():
         head = read_toml(find_recipe(name))
-        table.add_row(name, head["system"], head["title"], head["machine"], f"{head['minutes']:g}", head["result"])
-    out.print(table)
+        out.print(f"[bold]{name}[/]  [dim]{head['system']}, {head['machine']}, {head['minutes']:g} minutes[/]")
+        out.print(Padding(escape(f"{head['title']}\nresult: {head['result']}"), (0, 0, 0, 2)))
+    out.print("\nregard recipes show NAME prints one; regard recipes copy NAME makes it yours.")
 
 
-# ------------------------------------------------------------------ train
+# ------------------------------------------------------------------ train, resume
 
 
 class TrainOptions(Config):
@@ -137,12 +168,11 @@ class TrainOptions(Config):
     print_config: bool = False
     """Show the resolved recipe and stop."""
     dry_run: bool = False
-    """Build the data and the model, try a few steps, tell parameters, memory and expected time, and stop."""
+    """Build data and model, try a few steps, tell parameters, memory and expected time, and leave nothing behind."""
 
 
 def train(argv: list[str]) -> None:
-    name, values, options, schema = _recipe_of(argv)
-    recipe = make_recipe(values, schema)
+    name, recipe, options = _recipe_of(argv)
     if options.print_config:
         print(write_toml(recipe), end="")
         return
@@ -156,40 +186,53 @@ def train(argv: list[str]) -> None:
     _go_on(folder)
 
 
-def _recipe_of(argv: list[str]) -> tuple[str, dict[str, Any], TrainOptions, Any]:
-    """A recipe's name, its values with the flags laid over them, and the verb's own options."""
+def _recipe_of(argv: list[str]) -> tuple[str, Recipe, TrainOptions]:
+    """A recipe by name, with the flags laid over it, and the verb's own options."""
+    words, _ = arguments(argv, TrainOptions, Recipe)
+    if not words:
+        raise ConfigError("train what? Name a recipe or a TOML file; regard recipes lists the shipped ones")
+    values = read_toml(find_recipe(words[0]))
     from regard.models import schema
 
-    name = next((word for word in argv if not word.startswith("-")), None)
-    if name is None:
-        raise ConfigError("train what? Name a recipe or a TOML file; regard recipes lists the shipped ones")
-    values = read_toml(find_recipe(name))
-    whole = recipe_schema(values.get("system", "transformer"), schema)
+    whole = recipe_schema(str(values.get("system", "transformer")), schema)
     words, given = arguments(argv, TrainOptions, whole)
     if words[1:]:
         raise ConfigError(f"{words[1]!r}: one recipe at a time; settings are written --section.key value")
-    options = TrainOptions(**{k: given.pop(k) for k in list(given) if k in TrainOptions.model_fields})
-    _check_settings(given, whole)
-    return name, merge(values, given), options, schema
+    options = TrainOptions(**{key: given.pop(key) for key in list(given) if key in TrainOptions.model_fields})
+    _refuse_unknown(given, whole)
+    return words[0], make_recipe(merge(values, given), schema), options
 
 
-def _check_settings(given: dict[str, Any], whole: type[Recipe]) -> None:
+def _refuse_unknown(given: dict[str, Any], whole: type[Recipe]) -> None:
     """A flag outside every section gets the sentence that names the nearest one inside."""
-    known = set(TrainOptions.model_fields) | set(whole.model_fields)
+    known = {key: key for key in (*TrainOptions.model_fields, *whole.model_fields)}
+    sections = {part: inner for part in whole.model_fields if (inner := section(whole, part))}
+    inside = {key: f"{part}.{key}" for part, inner in sections.items() for key in inner.model_fields}
     for name in given:
         if name not in known:
-            inside = [
-                f"{part}.{key}" for part in whole.model_fields if (s := section(whole, part)) for key in s.model_fields
-            ]
-            raise ConfigError(f"--{name}: no such setting; {nearest(name, [*known, *inside])}")
+            close = get_close_matches(name, [*known, *inside], 1)
+            hint = f"did you mean --{(known | inside)[close[0]]}?" if close else "settings are written --section.key"
+            raise ConfigError(f"--{name}: no such setting; {hint}")
 
 
 def resume(argv: list[str]) -> None:
-    folder = _run_of(argv, Nothing)[0]
+    folder, *_ = _run_of(argv, Nothing)
     from regard import run
 
     run.resume(folder, out)
     _go_on(folder)
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or the first of folder-2, folder-3, … that does not exist."""
+    candidates = (folder if n == 1 else folder.with_name(f"{folder.name}-{n}") for n in range(1, 10_000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _go_on(folder: Path) -> None:
+    out.print(f"{folder} is ready. Go on with:", markup=False, soft_wrap=True)
+    for verb in ("evaluate", "predict", "doctor"):
+        out.print(f"  {shlex.join(['regard', verb, str(folder)])}", markup=False, soft_wrap=True)
 
 
 # ------------------------------------------------------------------ evaluate
@@ -197,84 +240,81 @@ def resume(argv: list[str]) -> None:
 
 class EvaluateOptions(DecodeConfig):
     data: tuple[str, ...] = ()
-    """Files to evaluate on instead of the run's own test split: two line-aligned files, one .tsv or one .jsonl."""
+    """Files to evaluate on instead of the run's own split: two line-aligned files, one .tsv or one .jsonl."""
     split: Split = "test"
-    json_: bool = Field(False, alias="json")
+    """Which split of the run's own data."""
+    json_: bool = False
     """Print JSON alone."""
     device: str = "auto"
+    """cpu, cuda, or whichever is there."""
 
 
 def evaluate(argv: list[str]) -> None:
     folder, _, options, how = _run_of(argv, EvaluateOptions)
     from regard import run
 
+    console = err if options.json_ else out
     found = run.evaluate(
-        folder,
-        out if not options.json_ else err,
-        split=options.split,
-        files=options.data,
-        device=options.device,
-        how=how,
-    )
-    report: dict[str, dict[str, Any]] = {
-        name: {"value": float(value), "definition": getattr(value, "definition", "")} for name, value in found.items()
-    }
+        folder, console, split=options.split, files=options.data, device=options.device, how=how
+    )  # fmt: skip
     if options.json_:
-        print(json.dumps(report, ensure_ascii=False))
-        return
+        print(json.dumps(run.report(found), ensure_ascii=False))
+    else:
+        _print_measures(run.report(found))
+
+
+def _print_measures(report: dict[str, dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("measure", "value", "definition"):
         table.add_column(column, justify="right" if column == "value" else "left", overflow="fold")
     for name, row in report.items():
-        table.add_row(name, f"{row['value']:.2f}" if name != "loss" else f"{row['value']:.4f}", row["definition"])
+        table.add_row(
+            name, f"{row['value']:.4g}" if name == "loss" else f"{row['value']:.2f}", escape(row["definition"])
+        )
     out.print(table)
-    out.print(f"also written to {folder / 'evaluation.json'}")
 
 
 # ------------------------------------------------------------------ predict
 
 
 class PredictOptions(DecodeConfig):
-    json_: bool = Field(False, alias="json")
+    json_: bool = False
     """One JSON object a line: source, answers, scores."""
     stream: bool = False
     """Answer each line as soon as it is read, instead of some hundreds at a time."""
     prefix: str = ""
     """Words that every answer begins with."""
     score: bool = False
-    """Inputs are source TAB target: print the log-probability of the target instead of an answer."""
+    """Inputs are source TAB target: print the log-probability of the target, whole and token by token."""
     device: str = "auto"
+    """cpu, cuda, or whichever is there."""
 
 
 def predict(argv: list[str]) -> None:
-    folder, texts, options, how = _run_of(argv, PredictOptions)
+    folder, texts, options, how = _run_of(argv, PredictOptions, inputs=True)
     from regard.pipeline import load
 
     model = load(folder, device=options.device)
-    for block in _blocks(texts, 1 if options.stream else 256):
-        if options.score:
-            _print_scores(model, block)
-            continue
-        prefixes = [options.prefix] * len(block) if options.prefix else None
-        for answer in model.answer(block, prefixes=prefixes, **how):
-            _print_answer(answer, options, several="nbest" in how)
-
-
-def _blocks(texts: list[str], most: int) -> Any:
-    """Inputs some at a time: those of the command line, else the lines of standard input."""
-    if not texts and sys.stdin.isatty():
+    keyboard = not texts and sys.stdin.isatty()
+    if keyboard:
         err.print("reading lines from the keyboard; end with Ctrl-D")
-    block: list[str] = []
-    for text in texts or _lines(sys.stdin.buffer):
-        block.append(text)
-        if len(block) == most:
-            yield block
-            block = []
-    if block:
-        yield block
+    at_once = 1 if options.stream or keyboard else AT_ONCE
+    done = 0
+    with nullcontext() if out.is_terminal else err.status("answering") as status:
+        for block in _blocks(_checked(texts or _lines(sys.stdin.buffer), model, options.score), at_once):
+            if options.score:
+                _print_scores(model, block)
+            else:
+                prefixes = [options.prefix] * len(block) if options.prefix else None
+                for answer in model.answer(block, prefixes=prefixes, **how):
+                    _print_answer(answer, options, several="nbest" in how)
+            sys.stdout.flush()
+            done += len(block)
+            if status is not None:
+                status.update(f"{done:,} answered")
 
 
-def _lines(file: Any) -> Any:
+def _lines(file: Iterable[bytes]) -> Iterator[str]:
     for number, raw in enumerate(file, 1):
         try:
             yield raw.decode("utf-8").rstrip("\r\n")
@@ -285,27 +325,48 @@ def _lines(file: Any) -> Any:
             ) from None
 
 
-def _print_answer(answer: Any, options: PredictOptions, several: bool) -> None:
+def _checked(texts: Iterable[str], model: Pipeline, score: bool) -> Iterator[str]:
+    """The inputs as far as they can be answered: the first that cannot ends them with its sentence."""
+    for number, text in enumerate(texts, 1):
+        source, tab, _ = text.partition("\t")
+        if score and not tab:
+            raise DataError(f"input {number} has no tab; with --score write source, a tab and the target")
+        model.check(source if score else text, number)
+        yield text
+
+
+def _blocks(texts: Iterator[str], most: int) -> Iterator[list[str]]:
+    """Inputs some at a time. Those before a bad one are still answered."""
+    block: list[str] = []
+    trouble: DataError | None = None
+    try:
+        for text in texts:
+            block.append(text)
+            if len(block) == most:
+                yield block
+                block = []
+    except DataError as error:
+        trouble = error
+    if block:
+        yield block
+    if trouble is not None:
+        raise trouble
+
+
+def _print_answer(answer: Answer, options: PredictOptions, several: bool) -> None:
+    found = list(zip(answer.texts, answer.hypotheses, strict=True))
     if options.json_:
-        found = [
-            {"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished}
-            for text, h in zip(answer.texts, answer.hypotheses, strict=True)
-        ]
-        print(json.dumps({"source": answer.source, "answers": found}, ensure_ascii=False), flush=options.stream)
+        answers = [{"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished} for text, h in found]
+        print(json.dumps({"source": answer.source, "answers": answers}, ensure_ascii=False))
     elif several:
-        for text, h in zip(answer.texts, answer.hypotheses, strict=True):
-            print(f"{h.score:.4f}\t{text}", flush=options.stream)
+        for text, h in found:
+            print(f"{h.score:.4f}\t{text}")
     else:
-        print(answer.texts[0], flush=options.stream)
+        print(answer.texts[0])
 
 
-def _print_scores(model: Any, block: list[str]) -> None:
-    pairs = []
-    for text in block:
-        source, tab, target = text.partition("\t")
-        if not tab:
-            raise DataError(f"{text!r}: no tab; with --score write source, a tab and the target")
-        pairs.append((source, target))
+def _print_scores(model: Pipeline, block: list[str]) -> None:
+    pairs = [(source, target) for source, _, target in (text.partition("\t") for text in block)]
     for line in model.score(pairs):
         print(f"{sum(line):.4f}\t{' '.join(f'{value:.4f}' for value in line)}")
 
@@ -320,17 +381,18 @@ class LookOptions(DecodeConfig):
     """The same as --png: both are written."""
     html: str | None = None
     """Write one self-contained page with every attention and head."""
-    json_: bool = Field(False, alias="json")
+    json_: bool = False
     """Print the weights as JSON."""
     attention: str | None = None
     """Which attention; the last one that looks from target to source when left out."""
     head: int | None = None
     """Which head; the mean of all when left out."""
     device: str = "auto"
+    """cpu, cuda, or whichever is there."""
 
 
 def look(argv: list[str]) -> None:
-    folder, texts, options, how = _run_of(argv, LookOptions)
+    folder, texts, options, how = _run_of(argv, LookOptions, inputs=True)
     if len(texts) != 1:
         raise ConfigError(
             f'look takes one input, but {len(texts)} came; write it in quotes: regard look {folder} "two hundred"'
@@ -339,32 +401,35 @@ def look(argv: list[str]) -> None:
     from regard.view.terminal import draw
 
     trace = load(folder, device=options.device).look(texts[0], **how)
-    if options.json_:
-        print(json.dumps(trace.to_json(), ensure_ascii=False))
-        return
-    for stem in {s for s in (options.png, options.svg) if s}:
+    written: list[Path] = []
+    if options.png or options.svg:
         from regard.view.plots import plot
 
+        stems = {Path(name).with_suffix("") if name.endswith((".png", ".svg")) else Path(name)
+                 for name in (options.png, options.svg) if name}  # fmt: skip
         heads = None if options.head is None else [options.head]
-        for path in plot(
-            trace, Path(stem.removesuffix(".png").removesuffix(".svg")), name=options.attention, heads=heads
-        ):
-            out.print(f"{path} written")
+        for stem in sorted(stems):
+            written += plot(trace, stem, name=options.attention, heads=heads)
     if options.html:
         from regard.view.html import page
         from regard.weights import write
 
         write(Path(options.html), page(trace).encode())
-        out.print(f"{options.html} written")
-    if not (options.png or options.svg or options.html):
+        written.append(Path(options.html))
+    for path in written:
+        (err if options.json_ else out).print(f"{path} written", markup=False, soft_wrap=True)
+    if options.json_:
+        print(json.dumps(trace.to_json(), ensure_ascii=False))
+    elif not written:
         out.print(draw(trace, name=options.attention, head=options.head))
 
 
-# ------------------------------------------------------------------ doctor and demo
+# ------------------------------------------------------------------ doctor, demo
 
 
 class DoctorOptions(Config):
-    json_: bool = Field(False, alias="json")
+    json_: bool = False
+    """Print JSON alone."""
 
 
 def doctor(argv: list[str]) -> int:
@@ -376,10 +441,13 @@ def doctor(argv: list[str]) -> int:
 
 class DemoOptions(Config):
     source: str = "en"
+    """The language to read."""
     target: str = "de"
-    """Any language that num2words and Babel know: fr, es, nl, …"""
+    """The language to write: any that num2words and Babel know, such as fr, es or nl."""
     out: str | None = None
+    """The run folder to make; runs/demo when left out."""
     steps: int | None = Field(None, ge=1)
+    """Train for so many steps instead of the recipe's."""
 
 
 def demo(argv: list[str]) -> None:
@@ -389,98 +457,41 @@ def demo(argv: list[str]) -> None:
     options = DemoOptions(**values)
     from regard.demo import show
 
-    show(
-        options.source,
-        options.target,
-        Path(options.out) if options.out else _free(Path("runs/demo")),
-        options.steps,
-        out,
-    )
+    folder = Path(options.out) if options.out else _free(Path("runs/demo"))
+    show((options.source, options.target), folder, options.steps, out)
 
 
 # ------------------------------------------------------------------ shared
 
 
-def _run_of(argv: list[str], schema: type[Config]) -> tuple[Path, list[str], Any, dict[str, Any]]:
-    """The run folder, the other words, the options, and those of them that say how to decode."""
-    words, values = arguments(argv, schema)
+def _run_of(
+    argv: list[str], schema: type[Config], *, inputs: bool = False
+) -> tuple[Path, list[str], Any, dict[str, Any]]:
+    """The run folder, the inputs, the options, and those of them that say how to decode."""
+    flags, texts = _split_at_dashes(argv)
+    own_name = ["--json_" if word == "--json" else word for word in flags]  # pydantic has a method called json
+    words, values = arguments([*own_name, *texts], schema)
     options = schema(**values)
     if not words:
         raise ConfigError("which run? Name its folder, for example runs/demo")
-    if schema is Nothing and words[1:]:
-        raise ConfigError(f"{words[1]!r}: one run folder at a time")
+    if words[1:] and not inputs:
+        raise ConfigError(f"{words[1]!r}: one run folder at a time, and nothing else")
     how = {name: values[name] for name in values if name in DecodeConfig.model_fields}
-    return Path(words[0]), words[1:], options, how
-
-
-def _free(folder: Path) -> Path:
-    """The folder, or the first of folder-2, folder-3, … that does not exist."""
-    candidates = (folder if n == 1 else folder.with_name(f"{folder.name}-{n}") for n in range(1, 10_000))
-    return next(path for path in candidates if not path.exists())
-
-
-def _go_on(folder: Path) -> None:
-    out.print(f"[bold]{escape(str(folder))}[/] is ready. Go on with:")
-    for command in (f"regard evaluate {folder}", f"regard predict {folder}", f"regard doctor {folder}"):
-        out.print(f"  {escape(command)}")
-
-
-def _print_verbs() -> None:
-    out.print("[bold]regard[/]: train, ask and look into attention models\n")
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, verb in VERBS.items():
-        table.add_row(f"  {name}", verb.says)
-    out.print(table)
-    out.print(
-        "\nregard VERB --help tells more. In Python: regard.load(RUN), regard.train(RECIPE), regard.watch(model)."
-    )
-
-
-def _print_help(name: str, verb: Verb, rest: list[str]) -> None:
-    out.print(f"usage: regard {name} {escape(verb.usage)}\n\n{verb.says}\n\nexample:\n  {escape(verb.example)}\n")
-    _print_settings(verb.options)
-    recipe = next((word for word in rest if not word.startswith("-")), None)
-    if name == "train":
-        whole: type[Recipe] = Recipe
-        if recipe is not None:
-            from regard.models import schema
-
-            whole = recipe_schema(read_toml(find_recipe(recipe)).get("system", "transformer"), schema)
-        for part in whole.model_fields:
-            inner = section(whole, part)
-            if inner is not None and inner is not Config and issubclass(inner, Config):
-                _print_settings(inner, f"{part}.")
-        if recipe is None:
-            out.print("The settings of model.* belong to a system: regard train RECIPE --help shows them.")
-    out.print("--debug shows the whole trace of an error.")
-
-
-def _print_settings(schema: type[Config], prefix: str = "") -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for key, field in schema.model_fields.items():
-        default = (
-            ""
-            if field.is_required() or field.default in (None, "", (), False)
-            else f"[dim]({escape(str(field.default))})[/]"
-        )
-        table.add_row(
-            f"  --{prefix}{(field.alias or key).replace('_', '-')}", f"{escape(field.description or '')} {default}"
-        )
-    if schema.model_fields:
-        out.print(table)
+    clean = [word.encode("utf-8", "replace").decode() for word in words[1:]]  # bytes that are no UTF-8 become ?
+    return Path(words[0]), clean, options, how
 
 
 VERBS = {
     "demo": Verb(
         "train a small translator, score it, and show what it looks at",
-        "[--target fr]",
+        "[--target LANGUAGE] [--steps N] [--out RUN]",
         "regard demo --target fr",
         DemoOptions,
         demo,
     ),
     "recipes": Verb(
         "list the recipes; show or copy one",
-        "[show NAME | copy NAME [FILE]]",
+        "[ls | show NAME | copy NAME [FILE]]",
         "regard recipes show demo",
         Nothing,
         recipes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,38 +18,30 @@ from regard.pipeline import Pipeline, load
 from regard.recipes import find_recipe
 from regard.view.terminal import draw
 
+Phrase = tuple[str, str, str]  # category, source, target
+
 SHOWN = "three hundred and twenty-one thousand, four hundred and eighty-seven"
 
 
-def show(source: str, target: str, folder: Path, steps: int | None, console: Console) -> None:
-    settings = {"data": {"languages": [source, target]}, "train": {"steps": steps} if steps else {}}
+def show(languages: tuple[str, str], folder: Path, steps: int | None, console: Console) -> None:
+    source, target = languages
+    title = f"Numbers, years, ordinals, dates, times and prices, in words: {source} → {target}"
+    settings = {"title": title, "data": {"languages": [source, target]}, "train": {"steps": steps} if steps else {}}
     recipe = make_recipe(merge(read_toml(find_recipe("demo")), settings), schema)
-    console.print(
-        f"Numbers, years, ordinals, dates, times and prices, in words: {source} → {target}. Nothing is downloaded."
-    )
+    console.print(f"{title}. Nothing is downloaded.")
     found = run.start(recipe, folder, console)
     pipeline = load(folder)
-    held = list(spoken(recipe.data.languages, "test", recipe.data.held))
-    console.print("\n[bold]Held-out phrases[/], whose values occur nowhere in training:")
+    held = list(spoken(languages, "test", recipe.data.held))
     _print_scores(pipeline, held, found, console)
-    console.print("\n[bold]Five of them[/]")
-    for _, phrase, _ in [next(row for row in held if row[0] == category) for category in CATEGORIES[:5]]:
-        console.print(f"  {escape(phrase)}\n    → {escape(pipeline(phrase))}")
-    console.print("\n[bold]What it looked at[/]")
+    _print_examples(pipeline, held, console)
     phrase = SHOWN if source == "en" else held[0][1]
+    console.print("\n[bold]What it looked at[/]")
     console.print(draw(pipeline.look(phrase)))
-    console.print("\n[bold]Go on with[/]")
-    for command in (
-        f'regard predict {folder} "{held[1][1]}" --nbest 3',
-        f'regard look {folder} "{phrase}" --html look.html',
-        f"regard doctor {folder}",
-    ):
-        console.print(f"  {escape(command)}", soft_wrap=True)
+    _print_commands(folder, held[1][1], phrase, console)
 
 
-def _print_scores(
-    pipeline: Pipeline, held: list[tuple[str, str, str]], found: dict[str, float], console: Console
-) -> None:
+def _print_scores(pipeline: Pipeline, held: Sequence[Phrase], found: dict[str, float], console: Console) -> None:
+    console.print("\n[bold]Held-out phrases[/], whose values occur nowhere in training:")
     answers = pipeline([phrase for _, phrase, _ in held])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("category", "exact match", "phrases"):
@@ -59,3 +53,21 @@ def _print_scores(
     console.print(table)
     for name in ("bleu", "chrf"):
         console.print(f"{name} {found[name]:.2f}  {getattr(found[name], 'definition', '')}", markup=False)
+
+
+def _print_examples(pipeline: Pipeline, held: Sequence[Phrase], console: Console) -> None:
+    """The first phrase of each of five categories."""
+    first = {category: phrase for category, phrase, _ in reversed(held)}
+    console.print("\n[bold]Five of them[/]")
+    for phrase in [first[category] for category in CATEGORIES if category in first][:5]:
+        console.print(f"  {escape(phrase)}\n    → {escape(pipeline(phrase))}")
+
+
+def _print_commands(folder: Path, asked: str, looked_at: str, console: Console) -> None:
+    console.print("\n[bold]Go on with[/]")
+    for words in (
+        ["predict", str(folder), asked, "--nbest", "3"],
+        ["look", str(folder), looked_at, "--html", "look.html"],
+        ["doctor", str(folder)],
+    ):
+        console.print(f"  {shlex.join(['regard', *words])}", markup=False, soft_wrap=True)

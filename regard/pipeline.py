@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 
 from regard.config import FORMAT, DecodeConfig, Recipe, make_recipe, read_toml
 from regard.core.autoregressive import Autoregressive
 from regard.core.watch import watch
-from regard.data.tokenizer import Tokenizers
-from regard.errors import CheckpointError, ConfigError
+from regard.data.tokenizer import EOS, Tokenizers
+from regard.errors import CheckpointError, ConfigError, DataError
 from regard.models import build, schema
 from regard.tasks.rewrite import Answer, Progress, encode_sources, rewrite, score_pairs
 from regard.view.capture import Trace, follow
@@ -29,7 +29,11 @@ class Pipeline:
     tokenizers: Tokenizers
     folder: Path
 
-    def __call__(self, text: str | Sequence[str], **how: Any) -> Any:
+    @overload
+    def __call__(self, text: str, **how: Any) -> str: ...
+    @overload
+    def __call__(self, text: Sequence[str], **how: Any) -> list[str]: ...
+    def __call__(self, text: str | Sequence[str], **how: Any) -> str | list[str]:
         """The answer to a text, or the list of answers to several; keywords as in the recipe's [decode]."""
         answers = self.answer([text] if isinstance(text, str) else list(text), **how)
         best = [answer.texts[0] for answer in answers]
@@ -44,27 +48,27 @@ class Pipeline:
         **how: Any,
     ) -> list[Answer]:
         """Answers with their n-best lists, scores and ancestries."""
-        longest = self.recipe.data.longest
         return rewrite(
-            self.model,
-            self.tokenizers,
-            texts,
-            self.decoding(**how),
-            prefixes=prefixes,
-            longest=longest,
-            progress=progress,
-        )
+            self.model, self.tokenizers, texts, self.decoding(**how),
+            prefixes=prefixes, longest=self.longest, progress=progress,
+        )  # fmt: skip
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
         """Log-probability of each token of given answers."""
-        return score_pairs(self.model, self.tokenizers, pairs)
+        return score_pairs(self.model, self.tokenizers, pairs, longest=self.longest)
+
+    def check(self, text: str, number: int = 1) -> None:
+        """Refuses a text that is too long for the model, as input so-and-so."""
+        encode_sources(self.tokenizers, [text], self.longest, first=number)
 
     def look(self, text: str, **how: Any) -> Trace:
         """What every attention looked at while the best answer was written."""
+        (ids,) = encode_sources(self.tokenizers, [text], self.longest)
+        if ids == [EOS]:
+            raise DataError("the text to look at is empty; write a sentence, in quotes")
         with watch(self.model) as seen:
             (answer,) = self.answer([text], **{**how, "sample": False})
         best = answer.hypotheses[0]
-        (ids,) = encode_sources(self.tokenizers, [text], None)
         target = [*self.tokenizers.target.tokens(best.tokens), *(["<eos>"] if best.finished else [])]
         return Trace(
             source=(*self.tokenizers.source.tokens(ids[:-1]), "<eos>"),
@@ -75,6 +79,11 @@ class Pipeline:
             caption=f"{text} → {answer.texts[0]}",
         )
 
+    @property
+    def longest(self) -> int:
+        """Most tokens of an input, its end mark included."""
+        return self.recipe.data.longest
+
     def decoding(self, **how: Any) -> DecodeConfig:
         return DecodeConfig(**{**self.recipe.decode.model_dump(), **how})
 
@@ -83,13 +92,13 @@ def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
     """A trained run, ready to be asked."""
     folder = Path(folder)
     recipe = read_run(folder)
-    tokenizers = Tokenizers.load(folder)
-    model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
     weights = folder / "model.safetensors"
     if not weights.exists():
         raise CheckpointError(f"{folder} has no model.safetensors yet; finish it with: regard resume {folder}")
-    read_weights(weights, model)
+    tokenizers = Tokenizers.load(folder)
     check_vocabulary(recipe, tokenizers)
+    model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
+    read_weights(weights, model)
     assert isinstance(model, Autoregressive)
     return Pipeline(recipe, model.to(pick_device(device)).eval(), tokenizers, folder)
 
@@ -99,22 +108,30 @@ def read_run(folder: Path) -> Recipe:
     if not (folder / "recipe.toml").exists():
         what = "no such folder" if not folder.exists() else "not a run folder: it has no recipe.toml"
         raise CheckpointError(f"{folder}: {what}; runs are made by: regard train RECIPE --out {folder}")
-    values = read_toml(folder / "recipe.toml")
-    if (found := values.get("format")) != FORMAT:
-        raise CheckpointError(
-            f"{folder} has run format {found}, but this Regard reads format {FORMAT}; "
-            "use the Regard that wrote it, or train it again"
-        )
-    return make_recipe(values, schema)
+    try:
+        values = read_toml(folder / "recipe.toml")
+        if (found := values.get("format")) != FORMAT:
+            raise CheckpointError(
+                f"{folder} has run format {found}, but this Regard reads format {FORMAT}; "
+                "use the Regard that wrote it, or train it again"
+            )
+        return make_recipe(values, schema)
+    except ConfigError as error:
+        raise CheckpointError(f"{folder} has a recipe.toml that cannot be used: {error}") from None
 
 
 def check_vocabulary(recipe: Recipe, tokenizers: Tokenizers) -> None:
-    wanted, found = recipe.model.vocab, tokenizers.target.size  # type: ignore[attr-defined]
-    if wanted != found:
-        raise CheckpointError(
-            f"the model was built for a vocabulary of {wanted}, but tokenizer.json has {found} entries; "
-            "they belong to different runs"
-        )
+    """The files of a run fit together."""
+    vocab, source_vocab = recipe.model.vocab, recipe.model.source_vocab  # type: ignore[attr-defined]
+    for side, wanted, found in (
+        ("target", vocab, tokenizers.target.size),
+        ("source", source_vocab or vocab, tokenizers.source.size),
+    ):
+        if wanted != found:
+            raise CheckpointError(
+                f"the model was built for a {side} vocabulary of {wanted}, but its tokenizer has {found} entries; "
+                "they belong to different runs"
+            )
 
 
 def pick_device(name: str) -> torch.device:

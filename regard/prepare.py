@@ -12,26 +12,29 @@ from regard.config import DataConfig, Recipe, Split
 from regard.data.spoken import spoken
 from regard.data.store import Store
 from regard.data.text import BadLines, find, read_pairs
-from regard.data.tokenizer import Tokenizers, join
+from regard.data.tokenizer import SOURCE_FILE, TARGET_FILE, Tokenizers, join
+from regard.errors import ConfigError, nearest
 from regard.metrics.translation import BLEU
-from regard.tasks.rewrite import Held, Rewrite
+from regard.tasks.rewrite import MEASURES, Held, Rewrite
 
 Say = Callable[[str], None]
+Count = Callable[[int], None]
 HELD: tuple[Split, ...] = ("valid", "test")
 ANY = 65_536  # a held-out example is never left out for its length
 
 
-def prepare(recipe: Recipe, folder: Path, say: Say = lambda text: None) -> tuple[Recipe, Rewrite]:
-    """The task of a recipe, and the recipe with the sizes of its vocabularies filled in."""
-    if (folder / "tokenizer.json").exists():
-        tokenizers = Tokenizers.load(folder)
-    else:
-        say("training the tokenizer")
-        tokenizers = train_tokenizers(recipe)
-        tokenizers.save(folder)
+def prepare(
+    recipe: Recipe, folder: Path, say: Say = lambda text: None, count: Count | None = None
+) -> tuple[Recipe, Rewrite]:
+    """The task of a recipe, and the recipe with the sizes of its vocabularies filled in.
+
+    `say` hears what is begun, `count` how many pairs have been stored of it.
+    """
+    _check(recipe)
+    tokenizers = _tokenizers(recipe, folder, say)
     task = Rewrite(
         tokenizers,
-        _store(recipe, folder, "train", tokenizers, say),
+        _store(recipe, folder, "train", tokenizers, say, count),
         {split: hold(recipe, folder, split, tokenizers, say) for split in HELD if has(recipe.data, split)},
         tokens=recipe.train.tokens,
         seed=recipe.train.seed,
@@ -46,14 +49,8 @@ def prepare(recipe: Recipe, folder: Path, say: Say = lambda text: None) -> tuple
     return recipe.model_copy(update={"model": model}), task
 
 
-def train_tokenizers(recipe: Recipe) -> Tokenizers:
-    sources = (source for _, source, _ in examples(recipe.data, "train", BadLines()))
-    targets = (target for _, _, target in examples(recipe.data, "train", BadLines()))
-    return Tokenizers.train(sources, targets, **recipe.tokens.model_dump())
-
-
-def hold(recipe: Recipe, folder: Path, split: Split, tokenizers: Tokenizers, say: Say = lambda text: None) -> Held:
-    """A held-out split: nothing of it is skipped, however long."""
+def hold(recipe: Recipe, folder: Path, split: Split, tokenizers: Tokenizers, say: Say) -> Held:
+    """A held-out split: nothing of it is skipped for its length."""
     store = _store(recipe, folder, split, tokenizers, say)
     pairs = [(source, target) for _, source, target in examples(recipe.data, split, BadLines())]
     mark = recipe.tokens.continuation
@@ -75,19 +72,43 @@ def examples(data: DataConfig, split: Split, bad: BadLines) -> Iterator[tuple[in
     yield from read_pairs(files, fields=data.fields, bad=bad, on_bad=data.bad_lines)
 
 
-def _store(recipe: Recipe, folder: Path, split: Split, tokenizers: Tokenizers, say: Say) -> Store:
+def has(data: DataConfig, split: str) -> bool:
+    return data.made is not None or bool(getattr(data, split))
+
+
+def _check(recipe: Recipe) -> None:
+    """What would only be missed hours later, at the first evaluation."""
+    metric = recipe.train.metric
+    if metric not in MEASURES:
+        raise ConfigError(f"train.metric: the task measures no {metric!r}; {nearest(metric, MEASURES)}")
+    bleu_of(recipe).counter()
+
+
+def _tokenizers(recipe: Recipe, folder: Path, say: Say) -> Tokenizers:
+    wanted = [TARGET_FILE] if recipe.tokens.joint else [TARGET_FILE, SOURCE_FILE]
+    if all((folder / name).exists() for name in wanted):
+        return Tokenizers.load(folder)
+    say("training the tokenizer")
+    sources = (source for _, source, _ in examples(recipe.data, "train", BadLines()))
+    targets = (target for _, _, target in examples(recipe.data, "train", BadLines()))
+    tokenizers = Tokenizers.train(sources, targets, **recipe.tokens.model_dump())
+    tokenizers.save(folder)
+    return tokenizers
+
+
+def _store(
+    recipe: Recipe, folder: Path, split: Split, tokenizers: Tokenizers, say: Say, count: Count | None = None
+) -> Store:
     place = folder / "data" / split
     if place.exists():
         return Store.open(place)
-    bad = BadLines()
     say(f"reading the {split} split")
+    bad = BadLines()
     lines = examples(recipe.data, split, bad)
     longest = recipe.data.longest if split == "train" else ANY
-    store = Store.build(place, lines, tokenizers, longest=longest, bad=bad, on_bad=recipe.data.bad_lines)
+    store = Store.build(
+        place, lines, tokenizers, longest=longest, bad=bad, on_bad=recipe.data.bad_lines, progress=count
+    )  # fmt: skip
     if bad:
         say(f"{split}: {bad}")
     return store
-
-
-def has(data: DataConfig, split: str) -> bool:
-    return data.made is not None or bool(getattr(data, split))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import resource
-import sys
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,28 +15,33 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regard.card import model_card
 from regard.config import DataConfig, Recipe, Split, make_recipe, merge, read_toml, write_toml
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, RegardError
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load, read_run
 from regard.prepare import bleu_of, has, hold, prepare
 from regard.recipes import find_recipe
 from regard.tasks.rewrite import Progress as Tell
-from regard.tasks.rewrite import measure
-from regard.training import loop
-from regard.training.run import Run, settle
-from regard.training.run import start as start_run
+from regard.tasks.rewrite import Rewrite, measure
+from regard.training import Run, loop, settle
+from regard.training import start as start_run
+from regard.training.log import clock
+from regard.training.run import find_device
 from regard.weights import write
+
+Say = Callable[[str], None]
+Report = dict[str, dict[str, Any]]
+
+PATIENCE = 10.0  # seconds between plain lines about work that takes long
 
 
 def train(recipe: str | Path | Recipe, out: str | Path | None = None, **settings: Any) -> Pipeline:
     """Trains a recipe by name, file or value: `regard.train("demo", "runs/short", train={"steps": 100})`."""
-    name = "run" if isinstance(recipe, Recipe) else Path(recipe).stem
-    values = (
-        recipe.model_dump(mode="json", exclude_none=True)
-        if isinstance(recipe, Recipe)
-        else read_toml(find_recipe(str(recipe)))
-    )
+    if isinstance(recipe, Recipe):
+        name, values = "run", recipe.model_dump(mode="json", exclude_none=True)
+    else:
+        name, values = Path(recipe).stem, read_toml(find_recipe(str(recipe)))
     folder = Path(out) if out is not None else Path("runs") / name
     start(make_recipe(merge(values, settings), schema), folder, Console(stderr=True))
     return load(folder)
@@ -49,41 +53,56 @@ def start(recipe: Recipe, folder: Path, console: Console) -> dict[str, float]:
         raise ConfigError(
             f"{folder} exists already; go on with it by: regard resume {folder}, or name another folder with --out"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_recipe(recipe, folder)
-    return _work(recipe, folder, console)
+    find_device(recipe.train.device)
+    with _writing(folder), _nothing_left_of(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        recipe, task = _prepare(recipe, folder, console)
+    return _work(recipe, task, folder, console)
 
 
 def resume(folder: Path, console: Console) -> dict[str, float]:
     """Goes on with a run as if nothing had happened."""
-    return _work(read_run(folder), folder, console)
+    with _writing(folder):
+        recipe, task = _prepare(read_run(folder), folder, console)
+    return _work(recipe, task, folder, console)
 
 
-def _work(recipe: Recipe, folder: Path, console: Console) -> dict[str, float]:
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
+def _prepare(recipe: Recipe, folder: Path, console: Console) -> tuple[Recipe, Rewrite]:
+    """The recipe is there from the first moment, so that whatever is killed can be resumed."""
+    write(folder / "recipe.toml", write_toml(recipe).encode())
+    with _counting(console) as (say, count):
+        recipe, task = prepare(recipe, folder, say, count)
+    write(folder / "recipe.toml", write_toml(recipe).encode())
+    return recipe, task
 
-    recipe, task = prepare(recipe, folder, say)
-    _write_recipe(recipe, folder)
-    loop.train(_begin(recipe, folder, say), task, recipe.train, say)
-    found = {}
-    if "test" in task.held:
-        found = evaluate(folder, console)
-    write(folder / "README.md", model_card(recipe, folder, found).encode())
+
+def _work(recipe: Recipe, task: Rewrite, folder: Path, console: Console) -> dict[str, float]:
+    say = _sayer(console)
+    run = _begin(recipe, folder)
+    size = sum(p.numel() for p in run.model.parameters())
+    say(f"{recipe.system} with {size:,} parameters, on {run.device}; run folder {folder}")
+    try:
+        loop.train(run, task, recipe.train, say)
+    except torch.OutOfMemoryError:
+        tokens, more = recipe.train.tokens, 2 * recipe.train.accumulate
+        raise RegardError(
+            f"the GPU has too little memory for train.tokens = {tokens}; "
+            f"the same training in smaller bites: --train.tokens {tokens // 2} --train.accumulate {more}"
+        ) from None
+    found = evaluate(folder, console, device=str(run.device)) if "test" in task.held else {}
+    with _writing(folder):
+        write(folder / "README.md", model_card(recipe, folder, run, found).encode())
     return found
 
 
-def _begin(recipe: Recipe, folder: Path, say: Any) -> Run:
+def _begin(recipe: Recipe, folder: Path) -> Run:
     """A fresh model with the seed's weights; the loop takes up a checkpoint where there is one."""
     device = settle(recipe.train)
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
-    size = sum(p.numel() for p in model.parameters())
-    say(f"{recipe.system} with {size:,} parameters, on {device}; run folder {folder}")
     return start_run(folder, model, recipe.train, device=device, dim=getattr(recipe.model, "dim", None))
 
 
-def _write_recipe(recipe: Recipe, folder: Path) -> None:
-    write(folder / "recipe.toml", write_toml(recipe).encode())
+# ---- measuring
 
 
 def evaluate(
@@ -93,105 +112,146 @@ def evaluate(
     split: Split = "test",
     files: Sequence[str] = (),
     device: str = "auto",
-    how: dict[str, Any] | None = None,
+    how: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """The task's metrics on a split of the run, or on other files. Also written to evaluation.json."""
+    """The task's metrics on a split of the run or on other files.
+
+    evaluation.json is the run's own score: of its test split, decoded as its recipe says. Others are not written there.
+    """
     pipeline = load(folder, device=device)
     if not files and not has(pipeline.recipe.data, split):
         raise DataError(f"{folder} has no {split} split; name files with --data SOURCE TARGET")
     recipe = pipeline.recipe.model_copy(update={"decode": pipeline.decoding(**(how or {}))})
     with TemporaryDirectory() as scratch, _bar(console, f"evaluating on {split if not files else files[0]}") as tell:
+        place = Path(scratch) if files else folder
         if files:
-            data = DataConfig(**{**recipe.data.model_dump(), "made": None, "train": files, "test": files})
-            recipe, split = recipe.model_copy(update={"data": data}), "test"
-        held = hold(recipe, Path(scratch) if files else folder, split, pipeline.tokenizers)
+            recipe, split = recipe.model_copy(update={"data": _data_of(recipe.data, files)}), "test"
+        held = hold(recipe, place, split, pipeline.tokenizers, _sayer(console))
         found = measure(
-            pipeline.model,
-            pipeline.tokenizers,
-            held,
-            recipe.decode,
-            bleu_of(recipe),
-            tokens=recipe.train.tokens,
-            progress=tell,
-        )
-    report = {
-        name: {"value": float(value), "definition": getattr(value, "definition", "")} for name, value in found.items()
-    }
-    write(folder / "evaluation.json", json.dumps(report, indent=1, ensure_ascii=False).encode())
+            pipeline.model, pipeline.tokenizers, held, recipe.decode, bleu_of(recipe),
+            tokens=recipe.train.tokens, progress=tell,
+        )  # fmt: skip
+    if split == "test" and not files and not how:
+        with _writing(folder):
+            write(folder / "evaluation.json", json.dumps(report(found), indent=1, ensure_ascii=False).encode())
     return found
+
+
+def report(found: Mapping[str, float]) -> Report:
+    """Measures with their definitions, for JSON."""
+    return {name: {"value": float(v), "definition": getattr(v, "definition", "")} for name, v in found.items()}
+
+
+def _data_of(data: DataConfig, files: Sequence[str]) -> DataConfig:
+    """The run's way of reading, on other files."""
+    fields = data.fields if len(files) == 1 else None
+    return DataConfig(train=tuple(files), test=tuple(files), fields=fields, bad_lines=data.bad_lines)
 
 
 def rehearse(recipe: Recipe, console: Console) -> None:
     """Data, model and a few steps in a scratch folder: parameters, memory, expected time."""
-    steps = min(6, recipe.train.steps)
+    find_device(recipe.train.device)
+    say = _sayer(console)
     with TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        recipe, task = prepare(recipe, folder, console.print)
-        run = _begin(recipe, folder, lambda text: None)
-        short = recipe.train.model_copy(update={"log_every": 10**9})
-        feed = loop.Feed(run, task)
-        times = []
-        for _ in range(steps):
-            before = time.perf_counter()
-            loop.gradients(run, task, short, feed)
-            for optimizer in run.optimizers.values():
-                optimizer.step()
-            run.model.zero_grad()
-            times.append(time.perf_counter() - before)
-            run.step += 1
+        with _counting(console) as (begun, count):
+            recipe, task = prepare(recipe, Path(scratch), begun, count)
+        run = _begin(recipe, Path(scratch))
+        typical = _seconds_a_step(run, task, recipe)
         batch = task.batch("train", 0)
-    size = sum(p.numel() for p in run.model.parameters())
-    console.print(f"parameters    {size:,}")
-    console.print(f"vocabulary    {recipe.model.vocab:,}")  # type: ignore[attr-defined]
-    console.print(
-        f"first batch   {batch.source.shape[0]} rows, {batch.source.shape[1]} × {batch.target.shape[1]} tokens, "
-        f"{batch.tokens:,} to predict"
-    )
-    console.print(
-        f"batches       {len(task.batches):,} an epoch; "
-        f"{recipe.train.steps:,} steps are {task.epoch(recipe.train.steps):.1f} epochs"
-    )
-    console.print(
-        f"memory        {_peak() / 2**20:,.0f} MiB at the peak, of which weights, "
-        f"gradients and optimizer {16 * size / 2**20:,.0f} MiB"
-    )
-    typical = sorted(times)[len(times) // 2]
-    console.print(
-        f"time          {typical * 1e3:.0f} ms a step: about {recipe.train.steps * typical / 60:.1f} minutes "
-        "without evaluations"
-    )
+        size, steps = sum(p.numel() for p in run.model.parameters()), recipe.train.steps
+        rows, source, target = *batch.source.shape, batch.target.shape[1]
+        say(f"parameters    {size:,}")
+        say(f"vocabulary    {task.tokenizers.target.size:,}")
+        say(f"first batch   {rows} rows, {source} × {target} tokens, {batch.tokens:,} to predict")
+        say(f"batches       {len(task.batches):,} an epoch; {steps:,} steps are {task.epoch(steps):.1f} epochs")
+        say(f"memory        {_peak(run.device) / 2**20:,.0f} MiB at the peak")
+        say(f"time          {typical * 1e3:.0f} ms a step: about {clock(steps * typical)} without evaluations")
 
 
-def _peak() -> int:
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if sys.platform != "darwin" else 1)
+def _seconds_a_step(run: Run, task: Rewrite, recipe: Recipe) -> float:
+    """The median of a few, for the first one warms up."""
+    if recipe.train.compile:
+        loop.compile_in_place(run.model)
+    feed, times = loop.Feed(run, task), []
+    for _ in range(min(6, recipe.train.steps)):
+        before = time.perf_counter()
+        sums, _, _ = loop.gradients(run, task, recipe.train, feed)
+        sums["norm"] = loop.scale(run, sums["count"], recipe.train.clip)
+        loop.read(sums)
+        loop.update(run, recipe.train)
+        run.model.zero_grad()
+        run.step += 1
+        times.append(time.perf_counter() - before)
+    return sorted(times)[len(times) // 2]
+
+
+def _peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource
+    import sys
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+# ---- what is said, and what is left when something fails
+
+
+def _sayer(console: Console) -> Say:
+    return lambda text: console.print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _counting(console: Console) -> Iterator[tuple[Say, Callable[[int], None]]]:
+    """Says what is begun and counts pairs: in place on a terminal, else with a plain line now and then."""
+    say, last = _sayer(console), time.monotonic()
+
+    def count(pairs: int) -> None:
+        nonlocal last
+        status.update(f"{pairs:,} pairs")
+        if not console.is_terminal and time.monotonic() - last >= PATIENCE:
+            say(f"{pairs:,} pairs so far")
+            last = time.monotonic()
+
+    with console.status("getting ready") as status:
+        yield say, count
 
 
 @contextmanager
 def _bar(console: Console, text: str) -> Iterator[Tell]:
-    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    """A bar on a terminal; elsewhere a plain line now and then."""
+    last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        progress.update(bar, completed=done, total=total)
+        if not console.is_terminal and time.monotonic() - last >= PATIENCE:
+            _sayer(console)(f"{text}: {done:,} of {total:,}")
+            last = time.monotonic()
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(text, total=None)
-        yield lambda done, total: progress.update(bar, completed=done, total=total)
+        yield tell
 
 
-def model_card(recipe: Recipe, folder: Path, found: dict[str, float]) -> str:
-    """README.md of a run: what it is, what it was made of, what it can do."""
-    lines = [f"# {recipe.title or folder.name}", "", f"A {recipe.system} trained by Regard."]
-    lines += ["", "    " + (f"regard train {folder}/recipe.toml --out ANOTHER"), ""]
-    data = (
-        f"made: {recipe.data.made}, {' to '.join(recipe.data.languages)}"
-        if recipe.data.made
-        else ", ".join(recipe.data.train)
-    )
-    lines += [f"Data: {data}.", ""]
-    if found:
-        lines += ["| measure | test | definition |", "|---|---|---|"]
-        lines += [f"| {name} | {value:.4f} | {getattr(value, 'definition', '')} |" for name, value in found.items()]
-        lines += [""]
-    lines += [
-        f"Ask it with `regard predict {folder.name} TEXT`, look into it with `regard look {folder.name} TEXT`.",
-        "",
-    ]
-    return "\n".join(lines)
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        what = f"{folder}: cannot be written: {error.strerror or error}"
+        raise RegardError(f"{what}; make room, or choose another folder") from None
+
+
+@contextmanager
+def _nothing_left_of(folder: Path) -> Iterator[None]:
+    """A run that cannot begin leaves no folder, so that the same command works once its cause is mended."""
+    there = folder.exists()
+    try:
+        yield
+    except (RegardError, OSError):
+        shutil.rmtree(folder, ignore_errors=True)
+        if there:
+            folder.mkdir(exist_ok=True)
+        raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sacrebleu import metrics
 
+from regard.errors import ConfigError
 from regard.metrics import Measure
 
 
@@ -18,10 +19,20 @@ class BLEU:
     tokenize: str = "13a"
     lowercase: bool = False
 
+    def counter(self) -> metrics.BLEU:
+        try:
+            return metrics.BLEU(tokenize=self.tokenize, lowercase=self.lowercase, force=self.tokenize == "none")
+        except (ImportError, RuntimeError):  # Japanese and Korean are split by libraries of their own
+            extra = self.tokenize.partition("-")[0]
+            raise ConfigError(
+                f"task.bleu = {self.tokenize!r} needs a library that is not installed; "
+                f"write pip install 'sacrebleu[{extra}]'"
+            ) from None
+
 
 def bleu(answers: Sequence[str], references: Sequence[str], how: BLEU = BLEU()) -> Measure:
     """Of the corpus, 0 to 100."""
-    metric = metrics.BLEU(tokenize=how.tokenize, lowercase=how.lowercase, force=how.tokenize == "none")
+    metric = how.counter()
     score = metric.corpus_score(list(answers), [list(references)])
     return Measure(score.score, str(metric.get_signature()))
 
@@ -31,9 +42,12 @@ def chrf(answers: Sequence[str], references: Sequence[str], how: BLEU = BLEU()) 
     return Measure(metric.corpus_score(list(answers), [list(references)]).score, str(metric.get_signature()))
 
 
-def exact_match(answers: Sequence[str], references: Sequence[str]) -> Measure:
-    hits = sum(a.strip() == r.strip() for a, r in zip(answers, references, strict=True))
-    return Measure(100 * hits / len(references), f"answers equal to the reference, in % of {len(references)}")
+def exact_match(answers: Sequence[str], references: Sequence[str], how: BLEU = BLEU()) -> Measure:
+    """Equal letter by letter but for outer white space, and for case where the text is lower-cased."""
+    plain = (lambda text: text.strip().lower()) if how.lowercase else str.strip
+    hits = sum(plain(a) == plain(r) for a, r in zip(answers, references, strict=True))
+    case = ", case ignored" if how.lowercase else ""
+    return Measure(100 * hits / len(references), f"answers equal to the reference{case}, in % of {len(references)}")
 
 
 def perplexity(nll: float, tokens: int) -> Measure:

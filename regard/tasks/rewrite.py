@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,6 +26,9 @@ from regard.metrics import Measure
 from regard.metrics.translation import BLEU, bleu, chrf, exact_match, perplexity
 
 Progress = Callable[[int, int], None]  # done, of how many
+
+MEASURES = ("loss", "perplexity", "bleu", "chrf", "exact")
+NOTHING = Hypothesis(tokens=(), score=0.0, logprob=0.0, finished=True, rows=())
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def measure(
         "perplexity": perplexity(nll, count),
         "bleu": bleu(texts, held.references, scale),
         "chrf": chrf(texts, held.references, scale),
-        "exact": exact_match(texts, held.references),
+        "exact": exact_match(texts, held.references, scale),
     }
 
 
@@ -133,11 +136,16 @@ def rewrite(
     tokens: int = 4096,
     progress: Progress | None = None,
 ) -> list[Answer]:
-    """Answers to many sources, batched by length, in the order in which the sources came. `how` is a DecodeConfig."""
+    """Answers to many sources, batched by length, in the order in which the sources came. `how` is a DecodeConfig.
+
+    Nothing answers nothing: an empty source gives an empty text, so that line n answers line n.
+    """
     coded = encode_sources(tokenizers, sources, longest)
     begun = None if prefixes is None else tokenizers.target.encode_many(list(prefixes))
-    found: dict[int, list[Hypothesis]] = {}
-    for rows in _by_length([len(ids) for ids in coded], tokens // (how.nbest if how.sample else how.beam)):
+    found = {i: [NOTHING] for i, ids in enumerate(coded) if ids == [EOS]}
+    asked = [i for i in range(len(coded)) if i not in found]
+    width = how.nbest if how.sample else max(how.beam, how.nbest)
+    for rows in _by_length({i: len(coded[i]) for i in asked}, tokens // width):
         some = None if begun is None else [begun[i] for i in rows]
         found.update(zip(rows, _search(model, [coded[i] for i in rows], how, some), strict=True))
         if progress is not None:
@@ -150,14 +158,19 @@ def rewrite(
 
 @torch.inference_mode()
 def score_pairs(
-    model: Autoregressive, tokenizers: Tokenizers, pairs: Sequence[tuple[str, str]], *, tokens: int = 4096
+    model: Autoregressive,
+    tokenizers: Tokenizers,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    longest: int | None = None,
+    tokens: int = 4096,
 ) -> list[list[float]]:
     """Log-probability of each token of each given answer, its end mark last."""
-    sources = encode_sources(tokenizers, [source for source, _ in pairs], None)
-    targets = [[BOS, *ids, EOS] for ids in tokenizers.target.encode_many([target for _, target in pairs])]
+    sources = encode_sources(tokenizers, [source for source, _ in pairs], longest)
+    targets = [[BOS, *ids, EOS] for ids in tokenizers.target.encode_many([target.strip() for _, target in pairs])]
     device = next(model.parameters()).device
     found: dict[int, list[float]] = {}
-    for rows in _by_length([max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)], tokens):
+    for rows in _by_length({i: max(len(sources[i]), len(targets[i])) for i in range(len(pairs))}, tokens):
         source, real = pad([sources[i] for i in rows])
         target, _ = pad([targets[i] for i in rows])
         source, real, target = source.to(device), real.to(device), target.to(device)
@@ -167,10 +180,15 @@ def score_pairs(
     return [found[i] for i in range(len(pairs))]
 
 
-def encode_sources(tokenizers: Tokenizers, sources: Sequence[str], longest: int | None) -> list[list[int]]:
-    """Token ids with the end mark. An input over the limit is refused, never cut in silence."""
-    coded = [[*ids, EOS] for ids in tokenizers.source.encode_many(list(sources))]
-    for number, ids in enumerate(coded, 1):
+def encode_sources(
+    tokenizers: Tokenizers, sources: Sequence[str], longest: int | None, *, first: int = 1
+) -> list[list[int]]:
+    """Token ids with the end mark, of the text without outer white space: so the training data was read.
+
+    An input over the limit is refused, never cut in silence; `first` is the number of the first.
+    """
+    coded = [[*ids, EOS] for ids in tokenizers.source.encode_many([source.strip() for source in sources])]
+    for number, ids in enumerate(coded, first):
         if longest is not None and len(ids) > longest:
             raise DataError(
                 f"input {number} has {len(ids)} tokens with its end mark, but this model reads at most {longest}; "
@@ -179,10 +197,10 @@ def encode_sources(tokenizers: Tokenizers, sources: Sequence[str], longest: int 
     return coded
 
 
-def _by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+def _by_length(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]]:
     """Indices in batches of similar length, longest first, each within the budget of tokens."""
     rows: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    for i in sorted(lengths, key=lambda i: (-lengths[i], i)):
         if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:
             yield rows
             rows = []
