@@ -12,8 +12,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, create_model, model_validator
@@ -95,7 +94,9 @@ class DataConfig(Config):
     train: tuple[str, ...] = ()
     """Two line-aligned files (source, target), or one .tsv or .jsonl; looked for here, then under REGARD_DATA."""
     valid: tuple[str, ...] = ()
+    """Likewise, to choose the best checkpoint by."""
     test: tuple[str, ...] = ()
+    """Likewise, for the result."""
     fields: tuple[int | str, int | str] | None = None
     """Columns (TSV: 0, 1) or keys (JSONL: "source", "target") that hold the two sides."""
     bad_lines: Literal["skip", "refuse"] = "skip"
@@ -125,11 +126,13 @@ class TokensConfig(Config):
     """How text becomes tokens."""
 
     kind: Literal["bpe", "unigram", "wordpiece", "word", "char"] = "bpe"
+    """What a token is; bpe and unigram can spell any text."""
     size: int = Field(8000, ge=8, le=1_000_000)
     """Most entries in the vocabulary, special tokens included."""
     joint: bool = True
     """One vocabulary for both sides."""
     lowercase: bool = False
+    """Read and write small letters only."""
     continuation: str = ""
     """Mark at the end of an unfinished word in text that was split beforehand ("@@");
     removed from output and references."""
@@ -139,6 +142,7 @@ class TaskConfig(Config):
     """What is learnt, and how it is measured."""
 
     name: Literal["rewrite"] = "rewrite"
+    """Text in, other text out."""
     smoothing: float = Field(0.1, ge=0, lt=1)
     """Label smoothing: this much probability is spread evenly over the vocabulary."""
     bleu: Literal["13a", "intl", "char", "none", "zh", "ja-mecab", "ko-mecab"] = "13a"
@@ -149,6 +153,7 @@ class TrainConfig(Config):
     """The loop."""
 
     steps: int = Field(10_000, ge=1)
+    """Updates."""
     tokens: int = Field(4096, ge=8)
     """Batch size: rows × longest side, in tokens, per process and micro-batch."""
     accumulate: int = Field(1, ge=1)
@@ -156,11 +161,15 @@ class TrainConfig(Config):
     rate: float = Field(1e-3, gt=0)
     """Peak learning rate (with noam: a factor on the paper's formula)."""
     schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    """How the learning rate goes after the warm-up."""
     warmup: int = Field(400, ge=0)
+    """Steps in which the learning rate rises to its peak."""
     floor: float = Field(0.0, ge=0, le=1)
     """Where cosine and linear end, as a share of the peak."""
     betas: tuple[float, float] = (0.9, 0.98)
+    """AdamW's two decay rates."""
     epsilon: float = Field(1e-8, gt=0)
+    """AdamW's guard against division by nothing."""
     decay: float = Field(0.0, ge=0)
     """Decoupled weight decay, on matrices only."""
     clip: float = Field(1.0, ge=0)
@@ -168,16 +177,21 @@ class TrainConfig(Config):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 autocast on a GPU, fp32 elsewhere."""
     compile: bool = False
+    """Compile the model (minutes at the start); a resumed run then goes on equivalent, not bit for bit."""
     device: str = "auto"
+    """cpu, cuda, cuda:1, …; auto: a GPU where there is one."""
     threads: int = Field(0, ge=0)
     """CPU threads; 0 leaves the choice to PyTorch."""
     seed: int = Field(0, ge=0, lt=2**31)
+    """Of the first weights, the order of the data and dropout."""
     deterministic: bool = False
     """Bit-for-bit repeatable on a GPU, at some cost (a CPU always is)."""
     log_every: int = Field(50, ge=1)
+    """Steps to one line of metrics.jsonl."""
     evaluate_every: int = Field(1000, ge=0)
     """Steps between evaluations by decoding; 0: only at the end."""
     save_every: int = Field(1000, ge=1)
+    """Steps between checkpoints."""
     keep: int = Field(3, ge=1)
     """Last checkpoints to keep, besides the best."""
     metric: str = "loss"
@@ -189,9 +203,11 @@ class TrainConfig(Config):
     average: int = Field(5, ge=1)
     """How many of the last checkpoints final = "average" takes."""
     on_nan: Literal["raise", "skip", "rewind"] = "raise"
+    """When loss or gradient is no number: stop, leave the batch out, or go back to a checkpoint and on with more data."""
     stop_after: float = Field(0.0, ge=0)
     """Save and leave after this many minutes; 0: never."""
     tensorboard: bool = False
+    """Write TensorBoard files too."""
 
 
 class DecodeConfig(Config):
@@ -202,17 +218,25 @@ class DecodeConfig(Config):
     expand: int | None = Field(None, ge=1, le=4096)
     """Continuations tried of each hypothesis; as many as the beam when left out."""
     nbest: int = Field(1, ge=1, le=1024)
+    """Answers to give, the best first."""
     penalty: Literal["wu", "average", "none"] = "wu"
+    """What a log-probability is divided by: ((5 + length) / 6)^alpha, length^alpha, or nothing."""
     alpha: float = Field(0.6, ge=0, le=10)
     """Strength of the length penalty."""
     coverage: float = Field(0.0, ge=0, le=10)
     """Strength of the coverage penalty of Wu et al."""
     sample: bool = False
+    """Draw each token instead of searching for the likeliest answer."""
     temperature: float = Field(1.0, gt=0, le=100)
+    """Below 1 the likely becomes likelier, above 1 less so."""
     top_k: int = Field(0, ge=0)
+    """Draw among the k likeliest only; 0: among all."""
     top_p: float = Field(1.0, gt=0, le=1)
+    """Draw among the likeliest that together have this probability."""
     min_p: float = Field(0.0, ge=0, lt=1)
+    """Draw among those at least this share as likely as the likeliest."""
     seed: int = Field(0, ge=0)
+    """The same seed draws the same answer to the same input."""
     block_ngram: int = Field(0, ge=0, le=64)
     """No n-gram of this many tokens is said twice; 0: allowed."""
     shortest: int = Field(0, ge=0)
@@ -220,7 +244,9 @@ class DecodeConfig(Config):
     longest: int = Field(0, ge=0)
     """Most tokens of an answer; 0: source length × ratio + extra."""
     ratio: float = Field(1.0, ge=0, le=100)
+    """Tokens of an answer to a token of its source, at most."""
     extra: int = Field(50, ge=1, le=65_536)
+    """Tokens of an answer beyond that."""
 
 
 class Recipe(Config):
@@ -270,72 +296,6 @@ def write_toml(recipe: Config) -> str:
     return tomlkit.dumps(recipe.model_dump(mode="json", exclude_none=True))
 
 
-def arguments(argv: Sequence[str], *schemas: type[BaseModel]) -> tuple[list[str], dict[str, Any]]:
-    """Words and settings of a command: `RUN --beam 5 --train.rate 3e-4 --data.train a.en a.de --json`.
-
-    The schemas say how many words a setting takes: a list takes all that follow, a switch none, anything else one.
-    """
-    words: list[str] = []
-    values: dict[str, Any] = {}
-    waiting = list(argv)
-    while waiting:
-        word = waiting.pop(0)
-        if word == "--":  # whatever follows is text, even if it begins with dashes
-            return words + waiting, values
-        if not word.startswith("--"):
-            words.append(word)
-            continue
-        flag, equals, value = word[2:].partition("=")
-        path = flag.replace("-", "_")
-        known = _annotation(path, schemas)
-        kind = _kind(known)
-        found = [value] if equals else []
-        switch = kind is bool and not (waiting and waiting[0] in ("true", "false"))
-        while (
-            not equals and not switch and waiting and not waiting[0].startswith("--") and (kind is tuple or not found)
-        ):
-            found.append(waiting.pop(0))
-        if not found and not switch and kind is not None:
-            raise ConfigError(f"--{flag}: a value is missing; write --{flag} VALUE")
-        place(values, path, _read(found, known) if found else True)
-    return words, values
-
-
-def _annotation(path: str, schemas: Sequence[type[BaseModel]]) -> Any:
-    """The type of a setting; None for one that no schema knows."""
-    *above, name = path.split(".")
-    for schema in schemas:
-        inner: type[BaseModel] | None = schema
-        for part in above:
-            inner = section(inner, part) if inner is not None else None
-        if inner is not None and name in inner.model_fields:
-            return inner.model_fields[name].annotation
-    return None
-
-
-def _kind(known: Any) -> type | None:
-    """bool, tuple, or object for a setting of one value; None for one that no schema knows."""
-    if known is None:
-        return None
-    options = {known, *get_args(known)} if get_origin(known) in (Union, UnionType) else {known}
-    return next((k for k in (bool, tuple) if any(k in (o, get_origin(o)) for o in options)), object)
-
-
-def _read(found: list[str], known: Any) -> Any:
-    """Text is taken as it is, be it a folder called 2024-01-01; anything else is written as in TOML."""
-    values: list[Any] = found if _leaves(known) <= {str, NoneType, ...} else [literal(text) for text in found]
-    if _kind(known) is not tuple:
-        return values[0]
-    whole = literal(found[0])
-    return whole if len(found) == 1 and isinstance(whole, list) else values
-
-
-def _leaves(kind: Any) -> set[Any]:
-    """The plain types that a type is made of."""
-    inner = () if get_origin(kind) is Literal else get_args(kind)
-    return set().union(*map(_leaves, inner)) if inner else {kind}
-
-
 def section(schema: type[BaseModel], name: str) -> type[BaseModel] | None:
     """The schema of a section, where `name` is one."""
     if name not in schema.model_fields:
@@ -353,20 +313,3 @@ def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"{name}: a section, not a setting; write --{name}.key value")
         merged[name] = merge(old, value) if isinstance(old, dict) else value
     return merged
-
-
-def literal(text: str) -> Any:
-    """The text as TOML, a bare word as a string."""
-    try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def place(values: dict[str, Any], path: str, value: Any) -> None:
-    *above, name = path.split(".")
-    for part in above:
-        values = values.setdefault(part, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path}: {part} is a setting, not a section")
-    values[name] = value

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from regard.cli.flags import arguments
 from regard.config import (
     Config,
     DecodeConfig,
     Recipe,
     TrainConfig,
-    arguments,
     make_recipe,
     merge,
     read_toml,

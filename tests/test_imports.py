@@ -44,7 +44,6 @@ MAY: dict[str, set[str]] = {
     "laws": {"core", "decode"},
     "prepare": {"config", "data", "metrics", "tasks"},
     "pipeline": BELOW_THE_PIPELINE,
-    "help": {"config"},
     "card": ANYTHING,
     "run": ANYTHING,
     "doctor": ANYTHING,

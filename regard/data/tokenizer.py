@@ -168,11 +168,11 @@ class Tokenizers:
 
     def save(self, folder: Path) -> None:
         """`tokenizer.json` for the target or for both; `tokenizer.source.json` when the source has its own."""
-        self.target.save(folder / TARGET_FILE)
         if self.joint:
             (folder / SOURCE_FILE).unlink(missing_ok=True)
         else:
             self.source.save(folder / SOURCE_FILE)
+        self.target.save(folder / TARGET_FILE)  # last: whoever finds it finds both
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizers:

@@ -1,0 +1,216 @@
+"""Verbs that ask a run: evaluate, predict, look, doctor."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+from rich.markup import escape
+from rich.table import Table
+
+from regard.cli.shared import err, out, run_of
+from regard.config import Config, DecodeConfig, Split
+from regard.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from regard.pipeline import Pipeline
+    from regard.tasks.rewrite import Answer
+
+AT_ONCE = 256  # inputs answered together
+
+
+class EvaluateOptions(DecodeConfig):
+    data: tuple[str, ...] = ()
+    """Files to evaluate on instead of the run's own split: two line-aligned files, one .tsv or one .jsonl."""
+    split: Split = "test"
+    """Which split of the run's own data."""
+    json_: bool = Field(False, alias="json")
+    """Print JSON alone."""
+    device: str = "auto"
+    """cpu, cuda, or whichever is there."""
+
+
+def evaluate(argv: list[str]) -> None:
+    folder, _, options, how = run_of(argv, EvaluateOptions)
+    from regard import run
+
+    console = err if options.json_ else out
+    found = run.evaluate(
+        folder, console, split=options.split, files=options.data, device=options.device, how=how
+    )  # fmt: skip
+    if options.json_:
+        print(json.dumps(run.report(found), ensure_ascii=False))
+    else:
+        _print_measures(run.report(found))
+
+
+def _print_measures(report: dict[str, dict[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("measure", "value", "definition"):
+        table.add_column(column, justify="right" if column == "value" else "left", overflow="fold")
+    for name, row in report.items():
+        table.add_row(
+            name, f"{row['value']:.4g}" if name == "loss" else f"{row['value']:.2f}", escape(row["definition"])
+        )
+    out.print(table)
+
+
+class PredictOptions(DecodeConfig):
+    json_: bool = Field(False, alias="json")
+    """One JSON object a line: source, answers, scores."""
+    stream: bool = False
+    """Answer each line as soon as it is read, instead of some hundreds at a time."""
+    prefix: str = ""
+    """Words that every answer begins with."""
+    score: bool = False
+    """Inputs are source TAB target: print the log-probability of the target, whole and token by token."""
+    device: str = "auto"
+    """cpu, cuda, or whichever is there."""
+
+
+def predict(argv: list[str]) -> None:
+    folder, texts, options, how = run_of(argv, PredictOptions, inputs=True)
+    from regard.pipeline import load
+
+    model = load(folder, device=options.device)
+    keyboard = not texts and sys.stdin.isatty()
+    if keyboard:
+        err.print("reading lines from the keyboard; end with Ctrl-D")
+    at_once = 1 if options.stream or keyboard else AT_ONCE
+    done = 0
+    with nullcontext() if out.is_terminal else err.status("answering") as status:
+        for block in _blocks(_checked(texts or _lines(sys.stdin.buffer), model, options.score), at_once):
+            if options.score:
+                _print_scores(model, block)
+            else:
+                prefixes = [options.prefix] * len(block) if options.prefix else None
+                for answer in model.answer(block, prefixes=prefixes, **how):
+                    _print_answer(answer, options, several="nbest" in how)
+            sys.stdout.flush()
+            done += len(block)
+            if status is not None:
+                status.update(f"{done:,} answered")
+
+
+def _lines(file: Iterable[bytes]) -> Iterator[str]:
+    for number, raw in enumerate(file, 1):
+        try:
+            yield raw.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"line {number} of standard input is not UTF-8 (byte {error.start}); "
+                "convert it first, for example with iconv"
+            ) from None
+
+
+def _checked(texts: Iterable[str], model: Pipeline, score: bool) -> Iterator[str]:
+    """The inputs as far as they can be answered: the first that cannot ends them with its sentence."""
+    for number, text in enumerate(texts, 1):
+        source, tab, _ = text.partition("\t")
+        if score and not tab:
+            raise DataError(f"input {number} has no tab; with --score write source, a tab and the target")
+        model.check(source if score else text, number)
+        yield text
+
+
+def _blocks(texts: Iterator[str], most: int) -> Iterator[list[str]]:
+    """Inputs some at a time. Those before a bad one are still answered."""
+    block: list[str] = []
+    trouble: DataError | None = None
+    try:
+        for text in texts:
+            block.append(text)
+            if len(block) == most:
+                yield block
+                block = []
+    except DataError as error:
+        trouble = error
+    if block:
+        yield block
+    if trouble is not None:
+        raise trouble
+
+
+def _print_answer(answer: Answer, options: PredictOptions, several: bool) -> None:
+    found = list(zip(answer.texts, answer.hypotheses, strict=True))
+    if options.json_:
+        answers = [{"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished} for text, h in found]
+        print(json.dumps({"source": answer.source, "answers": answers}, ensure_ascii=False))
+    elif several:
+        for text, h in found:
+            print(f"{h.score:.4f}\t{text}")
+    else:
+        print(answer.texts[0])
+
+
+def _print_scores(model: Pipeline, block: list[str]) -> None:
+    pairs = [(source, target) for source, _, target in (text.partition("\t") for text in block)]
+    for line in model.score(pairs):
+        print(f"{sum(line):.4f}\t{' '.join(f'{value:.4f}' for value in line)}")
+
+
+class LookOptions(DecodeConfig):
+    png: str | None = None
+    """Write FILE.png and FILE.svg."""
+    svg: str | None = None
+    """The same as --png: both are written."""
+    html: str | None = None
+    """Write one self-contained page with every attention and head."""
+    json_: bool = Field(False, alias="json")
+    """Print the weights as JSON."""
+    attention: str | None = None
+    """Which attention; the last one that looks from target to source when left out."""
+    head: int | None = None
+    """Which head; the mean of all when left out."""
+    device: str = "auto"
+    """cpu, cuda, or whichever is there."""
+
+
+def look(argv: list[str]) -> None:
+    folder, texts, options, how = run_of(argv, LookOptions, inputs=True)
+    if len(texts) != 1:
+        raise ConfigError(
+            f'look takes one input, but {len(texts)} came; write it in quotes: regard look {folder} "two hundred"'
+        )
+    from regard.pipeline import load
+    from regard.view.terminal import draw
+
+    trace = load(folder, device=options.device).look(texts[0], **how)
+    written: list[Path] = []
+    if options.png or options.svg:
+        from regard.view.plots import plot
+
+        stems = {Path(name).with_suffix("") if name.endswith((".png", ".svg")) else Path(name)
+                 for name in (options.png, options.svg) if name}  # fmt: skip
+        heads = None if options.head is None else [options.head]
+        for stem in sorted(stems):
+            written += plot(trace, stem, name=options.attention, heads=heads)
+    if options.html:
+        from regard.view.html import page
+        from regard.weights import write
+
+        write(Path(options.html), page(trace).encode())
+        written.append(Path(options.html))
+    for path in written:
+        (err if options.json_ else out).print(f"{path} written", markup=False, soft_wrap=True)
+    if options.json_:
+        print(json.dumps(trace.to_json(), ensure_ascii=False))
+    elif not written:
+        out.print(draw(trace, name=options.attention, head=options.head))
+
+
+class DoctorOptions(Config):
+    json_: bool = Field(False, alias="json")
+    """Print JSON alone."""
+
+
+def doctor(argv: list[str]) -> int:
+    folder, _, options, _ = run_of(argv, DoctorOptions)
+    from regard.doctor import examine
+
+    return examine(folder, out, as_json=options.json_)

@@ -1,0 +1,140 @@
+"""Verbs that make a run: recipes, train, resume, demo."""
+
+from __future__ import annotations
+
+import shlex
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from rich.markup import escape
+from rich.padding import Padding
+
+from regard.cli.flags import arguments
+from regard.cli.shared import Nothing, free, out, run_of
+from regard.config import Config, Recipe, make_recipe, merge, read_toml, recipe_schema, section, write_toml
+from regard.errors import ConfigError
+from regard.recipes import find_recipe, list_recipes, recipe_text
+
+
+def recipes(argv: list[str]) -> None:
+    words, values = arguments(argv, Nothing)
+    Nothing(**values)
+    match words:
+        case [] | ["ls"]:
+            _list_recipes()
+        case ["show", name]:
+            print(recipe_text(name), end="")
+        case ["copy", name, *rest] if len(rest) <= 1:
+            _copy_recipe(name, Path(rest[0] if rest else f"{name}.toml"))
+        case _:
+            raise ConfigError(
+                f"recipes {' '.join(words)}: not understood; "
+                "write recipes, recipes show NAME, or recipes copy NAME [FILE]"
+            )
+
+
+def _copy_recipe(name: str, target: Path) -> None:
+    text = recipe_text(name)
+    if target.exists():
+        raise ConfigError(f"{target} exists already; name another file: regard recipes copy {name} FILE")
+    target.write_text(text, "utf-8")
+    out.print(f"{target} written; train it with: regard train {target}", markup=False, soft_wrap=True)
+
+
+def _list_recipes() -> None:
+    for name in list_recipes():
+        head = read_toml(find_recipe(name))
+        out.print(f"[bold]{name}[/]  [dim]{head['system']}, {head['machine']}, {head['minutes']:g} minutes[/]")
+        out.print(Padding(escape(f"{head['title']}\nresult: {head['result']}"), (0, 0, 0, 2)))
+    out.print("\nregard recipes show NAME prints one; regard recipes copy NAME makes it yours.")
+
+
+class TrainOptions(Config):
+    out: str | None = None
+    """The run folder to make; runs/RECIPE when left out."""
+    print_config: bool = False
+    """Show the resolved recipe and stop."""
+    dry_run: bool = False
+    """Build data and model, try a few steps, tell parameters, memory and expected time, and leave nothing behind."""
+
+
+def train(argv: list[str]) -> None:
+    name, recipe, options = _recipe_of(argv)
+    if options.print_config:
+        print(write_toml(recipe), end="")
+        return
+    from regard import run
+
+    if options.dry_run:
+        run.rehearse(recipe, out)
+        return
+    folder = Path(options.out) if options.out else free(Path("runs") / Path(name).stem)
+    run.start(recipe, folder, out)
+    _go_on(folder)
+
+
+def _recipe_of(argv: list[str]) -> tuple[str, Recipe, TrainOptions]:
+    """A recipe by name, with the flags laid over it, and the verb's own options."""
+    words, _ = arguments(argv, TrainOptions, Recipe)
+    if not words:
+        raise ConfigError("train what? Name a recipe or a TOML file; regard recipes lists the shipped ones")
+    values = read_toml(find_recipe(words[0]))
+    from regard.models import schema
+
+    whole = recipe_schema(str(values.get("system", "transformer")), schema)
+    words, given = arguments(argv, TrainOptions, whole)
+    if words[1:]:
+        raise ConfigError(f"{words[1]!r}: one recipe at a time; settings are written --section.key value")
+    options = TrainOptions(**{key: given.pop(key) for key in list(given) if key in TrainOptions.model_fields})
+    _refuse_unknown(given, whole)
+    return words[0], make_recipe(merge(values, given), schema), options
+
+
+def _refuse_unknown(given: dict[str, Any], whole: type[Recipe]) -> None:
+    """A flag outside every section gets the sentence that names the nearest one inside."""
+    known = {key: key for key in (*TrainOptions.model_fields, *whole.model_fields)}
+    sections = {part: inner for part in whole.model_fields if (inner := section(whole, part))}
+    inside = {key: f"{part}.{key}" for part, inner in sections.items() for key in inner.model_fields}
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, [*known, *inside], 1)
+            hint = f"did you mean --{(known | inside)[close[0]]}?" if close else "settings are written --section.key"
+            raise ConfigError(f"--{name}: no such setting; {hint}")
+
+
+def resume(argv: list[str]) -> None:
+    folder, *_ = run_of(argv, Nothing)
+    from regard import run
+
+    run.resume(folder, out)
+    _go_on(folder)
+
+
+def _go_on(folder: Path) -> None:
+    out.print(f"{folder} is ready. Go on with:", markup=False, soft_wrap=True)
+    for verb in ("evaluate", "predict", "doctor"):
+        out.print(f"  {shlex.join(['regard', verb, str(folder)])}", markup=False, soft_wrap=True)
+
+
+class DemoOptions(Config):
+    source: str = "en"
+    """The language to read."""
+    target: str = "de"
+    """The language to write: any that num2words and Babel know, such as fr, es or nl."""
+    out: str | None = None
+    """The run folder to make; runs/demo when left out."""
+    steps: int | None = Field(None, ge=1)
+    """Train for so many steps instead of the recipe's."""
+
+
+def demo(argv: list[str]) -> None:
+    words, values = arguments(argv, DemoOptions)
+    if words:
+        raise ConfigError(f"{words[0]!r}: demo takes settings only, for example --target fr")
+    options = DemoOptions(**values)
+    from regard.demo import show
+
+    folder = Path(options.out) if options.out else free(Path("runs/demo"))
+    show((options.source, options.target), folder, options.steps, out)
