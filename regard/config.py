@@ -203,7 +203,7 @@ class TrainConfig(Config):
     average: int = Field(5, ge=1)
     """How many of the last checkpoints final = "average" takes."""
     on_nan: Literal["raise", "skip", "rewind"] = "raise"
-    """When loss or gradient is no number: stop, leave the batch out, or go back to a checkpoint and on with more data."""
+    """When loss or gradient is no number: stop, leave the batch out, or go back to a checkpoint and past the batch."""
     stop_after: float = Field(0.0, ge=0)
     """Save and leave after this many minutes; 0: never."""
     tensorboard: bool = False

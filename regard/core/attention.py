@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.core.linear import Linear
 from regard.core.mask import Mask
 from regard.core.probe import Probe
 from regard.core.score import Dots, Place, Score, make_score
@@ -39,8 +40,8 @@ class Attention(nn.Module):
         memory_dim = memory_dim or dim
         self.score = score if isinstance(score, Score) else make_score(score, dim, memory_dim, heads, bias=bias)
         plain = isinstance(self.score.key, nn.Identity)  # a score without projections reads the memory as it is
-        self.value: nn.Module = nn.Identity() if plain else nn.Linear(memory_dim, dim, bias=bias)
-        self.output: nn.Module = nn.Identity() if plain else nn.Linear(dim, dim, bias=bias)
+        self.value: nn.Module = nn.Identity() if plain else Linear(memory_dim, dim, bias=bias)
+        self.output: nn.Module = nn.Identity() if plain else Linear(dim, dim, bias=bias)
         self.heads, self.dropout = heads, dropout
         self.probes: tuple[Probe, ...] = ()  # set by watch
         self.quiet: tuple[int, ...] = ()  # silent heads, once for each who silenced them; set by silence, as is

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
+from regard.core.linear import Linear
 from regard.core.mask import Mask
 from regard.core.state import KV
 
@@ -58,7 +59,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, dim: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
-        self.wide, self.narrow = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.wide, self.narrow = Linear(dim, hidden), Linear(hidden, dim)
         self.activation, self.dropout = ACTIVATIONS[activation], dropout
 
     def forward(self, x: Tensor) -> Tensor:

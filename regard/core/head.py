@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from regard.core.linear import product
+
 CHUNK = 2**24  # most logits alive at once on a CPU; a GPU takes more at a time (see _rows)
 
 
@@ -35,7 +37,7 @@ class Head(nn.Module):
             nn.init.normal_(self.weight, std=dim**-0.5)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return nn.functional.linear(hidden, self.weight, self.bias)
+        return product(hidden, self.weight, self.bias)
 
     @torch.no_grad()
     def logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:

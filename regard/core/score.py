@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from regard.core.linear import Linear
 from regard.errors import ConfigError, nearest
 
 
@@ -67,7 +68,7 @@ class ScaledDot(Score):
     """Wq · Uk / √D."""
 
     def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
-        super().__init__(nn.Linear(dim, dim, bias=bias), nn.Linear(memory_dim, dim, bias=bias))
+        super().__init__(Linear(dim, dim, bias=bias), Linear(memory_dim, dim, bias=bias))
 
     def prepare(self, q: Tensor, k: Tensor, place: Place) -> Dots:
         return Dots(q, k, scale=q.shape[-1] ** -0.5)
