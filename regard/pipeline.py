@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-import torch
-
 from regard.config import FORMAT, DecodeConfig, Recipe, make_recipe, read_toml
 from regard.core.autoregressive import Autoregressive
 from regard.core.watch import watch
 from regard.data.tokenizer import EOS, Tokenizers
+from regard.device import find_device
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.models import build, schema
 from regard.tasks.rewrite import Answer, Progress, encode_sources, rewrite, score_pairs
@@ -100,7 +99,7 @@ def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
     read_weights(weights, model)
     assert isinstance(model, Autoregressive)
-    return Pipeline(recipe, model.to(pick_device(device)).eval(), tokenizers, folder)
+    return Pipeline(recipe, model.to(find_device(device)).eval(), tokenizers, folder)
 
 
 def read_run(folder: Path) -> Recipe:
@@ -132,14 +131,3 @@ def check_vocabulary(recipe: Recipe, tokenizers: Tokenizers) -> None:
                 f"the model was built for a {side} vocabulary of {wanted}, but its tokenizer has {found} entries; "
                 "they belong to different runs"
             )
-
-
-def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise ConfigError(f"device {name!r} cannot be used here; write cpu, cuda or auto") from None
-    return device

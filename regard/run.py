@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from regard.card import model_card
 from regard.config import DataConfig, Recipe, Split, make_recipe, merge, read_toml, write_toml
+from regard.device import find_device
 from regard.errors import ConfigError, DataError, RegardError
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load, read_run
@@ -27,7 +28,6 @@ from regard.tasks.rewrite import Rewrite, measure
 from regard.training import Run, loop, settle
 from regard.training import start as start_run
 from regard.training.log import clock
-from regard.training.run import find_device
 from regard.weights import write
 
 Say = Callable[[str], None]

@@ -105,7 +105,7 @@ def test_a_wrong_setting_in_a_file(told: Told, tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"train": {"metric": "blue"}}, "train.metric: the task measures no 'blue'; did you mean 'bleu'?"),
-        ({"train": {"device": "cuda:99"}}, "train.device: no device 'cuda:99' here; write \"auto\" or one of cpu"),
+        ({"train": {"device": "cuda:99"}}, "device: no device 'cuda:99' here; write auto or one of cpu"),
         ({"tokens": {"size": 20}}, "tokens.size = 20 is too small"),
         ({"model": {"tied": "all"}, "tokens": {"kind": "char"}}, "two vocabularies cannot share one matrix"),
     ],
@@ -138,7 +138,7 @@ def test_a_copied_recipe_never_overwrites(told: Told, tmp_path: Path) -> None:
 
 def test_a_device_that_is_not_there(told: Told) -> None:
     for verb in ("predict", "look"):
-        assert "device 'cuda:99' cannot be used here; write cpu" in told(
+        assert "device: no device 'cuda:99' here; write auto or one of cpu" in told(
             2, verb, tiny.trained(), "x", "--device", "cuda:99"
         )
 

@@ -12,7 +12,7 @@ import regard
 
 ROOT = Path(regard.__file__).parent
 ANYTHING = {"*"}
-EVERYBODY = {"errors", "weights"}  # may be imported by all
+EVERYBODY = {"errors", "device", "weights"}  # may be imported by all
 BELOW_THE_PIPELINE = {
     "core",
     "data",
@@ -31,6 +31,7 @@ BELOW_THE_PIPELINE = {
 MAY: dict[str, set[str]] = {
     "errors": set(),
     "weights": set(),
+    "device": set(),
     "core": set(),
     "metrics": set(),
     "data": set(),

@@ -214,7 +214,8 @@ def _search(
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
     source, real = (t.to(device) for t in pad(sources))
-    state = model.start(source, real)
+    seen = real if len({len(ids) for ids in sources}) > 1 else None  # no mask where nothing is padded
+    state = model.start(source, seen)
     room = torch.tensor([how.longest or math.ceil(how.ratio * (len(ids) - 1)) + how.extra for ids in sources])
     filters = limits(how, eos=EOS, specials=(PAD, BOS))
     prompt = torch.full((len(sources), 1), BOS, device=device)
@@ -223,7 +224,7 @@ def _search(
         for draw in range(how.nbest):
             seeds = [_seed(how.seed, draw, ids) for ids in sources]
             some = sample(
-                model.step, model.start(source, real) if draw else state, prompt,
+                model.step, model.start(source, seen) if draw else state, prompt,
                 eos=EOS, limit=room, seeds=seeds, filters=(*filters, *shapes(how)), prefixes=prefixes,
             )  # fmt: skip
             found.append(some)

@@ -15,7 +15,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from regard.config import TrainConfig
-from regard.errors import CheckpointError, ConfigError
+from regard.device import find_device
+from regard.errors import CheckpointError
 from regard.tasks import Task
 from regard.training.checkpoint import Snapshot
 from regard.training.optim import adamw
@@ -86,15 +87,6 @@ def settle(config: TrainConfig) -> torch.device:
     np.random.seed(config.seed)
     torch.manual_seed(config.seed)
     return find_device(config.device)
-
-
-def find_device(name: str) -> torch.device:
-    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-    if name == "auto":
-        return torch.device("cuda" if gpus else "cpu")
-    if name not in ("cpu", *gpus, *(["cuda"] if gpus else [])):
-        raise ConfigError(f'train.device: no device {name!r} here; write "auto" or one of {", ".join(["cpu", *gpus])}')
-    return torch.device(name)
 
 
 def start(folder: Path, model: nn.Module, config: TrainConfig, *, device: torch.device, dim: int | None = None) -> Run:

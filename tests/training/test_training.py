@@ -230,7 +230,7 @@ def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no device 'cuda:99' here; write \"auto\" or one of cpu"):
+    with pytest.raises(ConfigError, match="no device 'cuda:99' here; write auto or one of cpu"):
         settle(toy.config(device="cuda:99"))
 
 
