@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regard import run
+from regard.cli.shared import program
 from regard.config import make_recipe, merge, read_toml
 from regard.data.spoken import CATEGORIES, spoken
 from regard.models import schema
@@ -70,4 +71,4 @@ def _print_commands(folder: Path, asked: str, looked_at: str, console: Console) 
         ["look", str(folder), looked_at, "--html", "look.html"],
         ["doctor", str(folder)],
     ):
-        console.print(f"  {shlex.join(['regard', *words])}", markup=False, soft_wrap=True)
+        console.print(f"  {shlex.join([program(), *words])}", markup=False, soft_wrap=True)

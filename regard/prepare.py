@@ -5,6 +5,7 @@ What is there already is kept, so that a run that was killed while it got ready 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,14 +14,15 @@ from regard.data.spoken import spoken
 from regard.data.store import Store
 from regard.data.text import BadLines, find, read_pairs
 from regard.data.tokenizer import SOURCE_FILE, TARGET_FILE, Tokenizers, join
-from regard.errors import ConfigError, nearest
+from regard.errors import ConfigError, DataError, nearest
 from regard.metrics.translation import BLEU
 from regard.tasks.rewrite import MEASURES, Held, Rewrite
+from regard.weights import write
 
 Say = Callable[[str], None]
 Count = Callable[[int], None]
 HELD: tuple[Split, ...] = ("valid", "test")
-ANY = 65_536  # a held-out example is never left out for its length
+ANY = 65_536  # tokens
 
 
 def prepare(
@@ -50,11 +52,26 @@ def prepare(
 
 
 def hold(recipe: Recipe, folder: Path, split: Split, tokenizers: Tokenizers, say: Say) -> Held:
-    """A held-out split: nothing of it is skipped for its length."""
+    """A held-out split: nothing of it is skipped for its length, unless the model's positions end before it does."""
     store = _store(recipe, folder, split, tokenizers, say)
-    pairs = [(source, target) for _, source, target in examples(recipe.data, split, BadLines())]
+    pairs = _text(recipe, folder / "data" / f"{split}.json", split, store)
     mark = recipe.tokens.continuation
     return Held(store, [source for source, _ in pairs], [join(target, mark) for _, target in pairs])
+
+
+def _text(recipe: Recipe, place: Path, split: Split, store: Store) -> list[tuple[str, str]]:
+    """The text of a held-out split, kept in the run: it is measured on what it was, whatever becomes of the file."""
+    if not place.exists():
+        stored = set(store.lines)
+        lines = examples(recipe.data, split, BadLines())
+        pairs = [(source, target) for line, source, target in lines if line in stored]
+        write(place, json.dumps(pairs, ensure_ascii=False).encode("utf-8", "replace"))
+    try:
+        return [(source, target) for source, target in json.loads(place.read_text("utf-8"))]
+    except (ValueError, TypeError):
+        raise DataError(
+            f"{place}: not what was written; delete it, and it is made again from the recipe's files"
+        ) from None
 
 
 def bleu_of(recipe: Recipe) -> BLEU:
@@ -82,6 +99,16 @@ def _check(recipe: Recipe) -> None:
     if metric not in MEASURES:
         raise ConfigError(f"train.metric: the task measures no {metric!r}; {nearest(metric, MEASURES)}")
     bleu_of(recipe).counter()
+    if not recipe.tokens.joint and getattr(recipe.model, "tied", None) == "all":
+        raise ConfigError(
+            'model.tied: two vocabularies cannot share one matrix; write tied = "target", or tokens.joint = true'
+        )
+    context = getattr(recipe.model, "longest", None)
+    if context is not None and context < recipe.data.longest:
+        raise ConfigError(
+            f"model.context = {context} is shorter than data.longest = {recipe.data.longest}; "
+            f"write data.longest = {context}, or a context that holds the longest example"
+        )
 
 
 def _tokenizers(recipe: Recipe, folder: Path, say: Say) -> Tokenizers:
@@ -105,7 +132,7 @@ def _store(
     say(f"reading the {split} split")
     bad = BadLines()
     lines = examples(recipe.data, split, bad)
-    longest = recipe.data.longest if split == "train" else ANY
+    longest = recipe.data.longest if split == "train" else getattr(recipe.model, "longest", None) or ANY
     store = Store.build(
         place, lines, tokenizers, longest=longest, bad=bad, on_bad=recipe.data.bad_lines, progress=count
     )  # fmt: skip

@@ -27,7 +27,7 @@ from regard.tasks.rewrite import Progress as Tell
 from regard.tasks.rewrite import Rewrite, measure
 from regard.training import Run, loop, settle
 from regard.training import start as start_run
-from regard.training.log import clock
+from regard.training.log import board_writer, clock
 from regard.weights import write
 
 Say = Callable[[str], None]
@@ -54,6 +54,8 @@ def start(recipe: Recipe, folder: Path, console: Console) -> dict[str, float]:
             f"{folder} exists already; go on with it by: regard resume {folder}, or name another folder with --out"
         )
     find_device(recipe.train.device)
+    if recipe.train.tensorboard:
+        board_writer()
     with _writing(folder), _nothing_left_of(folder):
         folder.mkdir(parents=True, exist_ok=True)
         recipe, task = _prepare(recipe, folder, console)

@@ -113,7 +113,11 @@ def decode(data: bytes, path: Path) -> Tensors:
 
 
 def write(path: Path, data: bytes) -> None:
-    """The file is the old one or the new one, never half of either."""
+    """The file is the old one or the new one, never half of either. What is no plain file is written to as it is."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        write_through(path, data)
+        return
     beside = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     try:
         write_through(beside, data)
@@ -128,7 +132,8 @@ def write_through(path: Path, data: bytes) -> None:
     with path.open("wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        if path.is_file():
+            os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:

@@ -26,6 +26,7 @@ from regard.cli import main
 from regard.config import make_recipe, read_toml
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
+from regard.errors import ConfigError
 from regard.models import schema
 from regard.tasks.rewrite import MEASURES
 
@@ -278,3 +279,39 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
         console = Console(file=file, force_terminal=True, width=80)
         run.evaluate(tiny.trained(), console)
     assert "evaluating on test" in (tmp_path / "said").read_text("utf-8")
+
+
+def test_a_run_is_measured_on_the_text_that_it_had(tmp_path: Path) -> None:
+    """Neither a changed file nor another working directory changes what a run is measured on."""
+    source, target = tiny.write_pairs(tmp_path, tiny.pairs(60))
+    values = tiny.from_files(source, target)
+    values["data"]["test"] = values["data"]["train"]
+    folder = tiny.train(tmp_path / "run", values)
+    before = (folder / "evaluation.json").read_bytes()
+    source.unlink()
+    target.write_text("gone\n")
+    found = run.evaluate(folder, Console(quiet=True))
+    assert (folder / "evaluation.json").read_bytes() == before
+    assert "60" in getattr(found["exact"], "definition", "")
+
+
+def test_learned_positions_limit_what_is_written(tmp_path: Path) -> None:
+    values = tiny.recipe(model={"positions": "learned", "context": 30}, data={"longest": 30})
+    folder = tiny.train(tmp_path / "run", values)
+    (answer,) = regard.load(folder).answer(["twenty-three"], longest=200, shortest=200)
+    assert len(answer.hypotheses[0].tokens) == 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": {"positions": "learned", "context": 12}}, "model.context = 12 is shorter than data.longest"),
+        ({"tokens": {"joint": False}, "model": {"tied": "all"}}, "two vocabularies cannot share one matrix"),
+    ],
+)
+def test_what_the_recipe_alone_tells_is_refused_before_any_work(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        tiny.train(tmp_path / "run", tiny.recipe(**changes))
+    assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from regard.cli.flags import arguments
-from regard.cli.shared import Nothing, free, out, run_of
+from regard.cli.shared import Nothing, free, out, program, run_of
 from regard.config import Config, Recipe, make_recipe, merge, read_toml, recipe_schema, section, write_toml
 from regard.errors import ConfigError
 from regard.recipes import find_recipe, list_recipes, recipe_text
@@ -115,7 +115,7 @@ def resume(argv: list[str]) -> None:
 def _go_on(folder: Path) -> None:
     out.print(f"{folder} is ready. Go on with:", markup=False, soft_wrap=True)
     for verb in ("evaluate", "predict", "doctor"):
-        out.print(f"  {shlex.join(['regard', verb, str(folder)])}", markup=False, soft_wrap=True)
+        out.print(f"  {shlex.join([program(), verb, str(folder)])}", markup=False, soft_wrap=True)
 
 
 class DemoOptions(Config):

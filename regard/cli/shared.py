@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,11 @@ from regard.errors import ConfigError
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+
+def program() -> str:
+    """How this program is called from here: by its name where the shell finds it, else by its path."""
+    return "regard" if shutil.which("regard") else os.path.relpath(Path(sys.executable).parent / "regard")
 
 
 class Nothing(Config):

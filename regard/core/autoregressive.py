@@ -15,6 +15,7 @@ class Autoregressive(nn.Module):
     """
 
     head: Head
+    longest: int | None = None  # tokens that it can read or write, where there is a limit
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
         """The state before the first token: of a source (B, S), or of `rows` empty beginnings."""

@@ -27,8 +27,8 @@ def watch(
     model: nn.Module,
     names: str | Iterable[str] = "*",
     *,
-    heads: Iterable[int] | None = None,
-    queries: Iterable[int] | None = None,
+    heads: int | Iterable[int] | None = None,
+    queries: int | Iterable[int] | None = None,
 ) -> Iterator[Seen]:
     """Maps each attention's name to a list of (B, H, Q, K) weights, one a call, while the fused kernels stay in use.
 
@@ -36,11 +36,11 @@ def watch(
     computed.
     """
     chosen = attentions(model, names)
-    wanted = None if heads is None else tuple(heads)
+    wanted = _numbers(heads)
     for name, attention in chosen.items():
         _check_heads(name, attention, wanted)
     seen: Seen = {name: [] for name in chosen}
-    rows = None if queries is None else tuple(queries)
+    rows = _numbers(queries)
     probes = {name: Probe(wanted, rows, seen[name]) for name in chosen}
     for name, attention in chosen.items():
         attention.probes = (*attention.probes, probes[name])
@@ -53,17 +53,19 @@ def watch(
 
 
 class silence:
-    """Silences heads of one attention: from now on,
-    or as long as a `with` block lasts. `undo()` lets them speak again."""
+    """Silences heads of one attention: from now on, or as long as a `with` block lasts.
 
-    def __init__(self, model: nn.Module, name: str, heads: Iterable[int]) -> None:
+    `undo()` lets them speak again.
+    """
+
+    def __init__(self, model: nn.Module, name: str, heads: int | Iterable[int]) -> None:
         found = attentions(model, [name])
         if len(found) > 1:
             raise ConfigError(
                 f"{name!r} names {len(found)} attentions, but one is silenced at a time; write {next(iter(found))!r}"
             )
         (self.attention,) = found.values()
-        wanted = tuple(heads)
+        wanted = _numbers(heads) or ()
         _check_heads(name, self.attention, wanted)
         self.heads = tuple(head % self.attention.heads for head in wanted)
         self._hush((*self.attention.quiet, *self.heads))
@@ -93,12 +95,21 @@ class silence:
 
 def attentions(model: nn.Module, names: str | Iterable[str] = "*") -> dict[str, Attention]:
     """The attentions of a model by name, in the order of the model. A name that fits none is an error."""
-    found = {name: part for name, part in model.named_modules() if isinstance(part, Attention)}
+    found = {_plain(name): part for name, part in model.named_modules() if isinstance(part, Attention)}
     patterns = [names] if isinstance(names, str) else list(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in found):
             raise ConfigError(f"no attention is named {pattern!r}; {nearest(pattern, found)}")
     return {name: part for name, part in found.items() if any(fnmatchcase(name, p) for p in patterns)}
+
+
+def _plain(name: str) -> str:
+    """The name in the model as it was written, whether or not torch.compile is wrapped around it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def _numbers(given: int | Iterable[int] | None) -> tuple[int, ...] | None:
+    return None if given is None else (given,) if isinstance(given, int) else tuple(given)
 
 
 def _check_heads(name: str, attention: Attention, heads: tuple[int, ...] | None) -> None:

@@ -60,6 +60,11 @@ class Store:
         tokens = self.tokens.array[start : start + source + 1 + target]
         return tokens[:source], tokens[source:]
 
+    @property
+    def lines(self) -> list[int]:
+        """The line in the data of each pair."""
+        return self.listing.array["line"].tolist()
+
     def gather(self, places: np.ndarray) -> tuple[Ragged, Ragged, list[int]]:
         """Sources, targets and line numbers of many pairs."""
         records = self.listing.array[places]

@@ -51,6 +51,11 @@ class Config(ModelConfig):
     bias: bool = False
     """Biases in the attention's projections; the paper has none."""
 
+    @property
+    def longest(self) -> int | None:
+        """Waves have no end; learned positions have."""
+        return self.context if self.positions == "learned" else None
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.dim % self.heads:
@@ -66,7 +71,7 @@ class Config(ModelConfig):
 class Transformer(Autoregressive):
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.longest = config, config.longest
         vocab, source_vocab = config.vocab or 0, config.source_vocab or config.vocab or 0
         self.words = nn.Embedding(vocab, config.dim)
         self.source_words = self.words if config.tied == "all" else nn.Embedding(source_vocab, config.dim)

@@ -216,7 +216,10 @@ def _search(
     source, real = (t.to(device) for t in pad(sources))
     seen = real if len({len(ids) for ids in sources}) > 1 else None  # no mask where nothing is padded
     state = model.start(source, seen)
-    room = torch.tensor([how.longest or math.ceil(how.ratio * (len(ids) - 1)) + how.extra for ids in sources])
+    most = model.longest or math.inf
+    room = torch.tensor(
+        [min(how.longest or math.ceil(how.ratio * (len(ids) - 1)) + how.extra, most) for ids in sources]
+    )
     filters = limits(how, eos=EOS, specials=(PAD, BOS))
     prompt = torch.full((len(sources), 1), BOS, device=device)
     if how.sample:

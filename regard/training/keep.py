@@ -73,6 +73,10 @@ def leave(run: Run, task: Task, config: TrainConfig, log: Log, stop: Stop) -> No
 def finish(run: Run, config: TrainConfig, log: Log) -> None:
     """The chosen weights become the model's, and model.safetensors. What went wrong on the way is said at last."""
     which, steps = config.final, chosen(run, config)
+    if which == "best" and run.best_step is None:  # nothing was measured
+        which = "last"
+    if run.step < config.steps:
+        log.say(f"stopped early: no better {config.metric} in {run.worse} evaluations")
     try:
         if steps != [run.step]:
             put_weights(run.model, checkpoint.average([checkpoint.path_of(run.checkpoints, step) for step in steps]))

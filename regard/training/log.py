@@ -201,16 +201,21 @@ class Bar:
         self.progress.stop()
 
 
+def board_writer() -> Any:
+    """TensorBoard's own, where it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        what = "train.tensorboard: TensorBoard is not installed"
+        raise ConfigError(f"{what}; write pip install 'regard[tensorboard]'") from None
+    return SummaryWriter
+
+
 class Board:
     """TensorBoard's files; what an earlier start wrote after `step` is crossed out."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            what = "train.tensorboard: TensorBoard is not installed"
-            raise ConfigError(f"{what}; write pip install 'regard[tensorboard]'") from None
-        self.writer = SummaryWriter(str(folder), purge_step=step + 1)
+        self.writer = board_writer()(str(folder), purge_step=step + 1)
 
     def write(self, step: int, group: str, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():

@@ -326,3 +326,16 @@ def test_compiled_models_can_be_silenced(inputs: Inputs) -> None:
             torch.testing.assert_close(compiled(*inputs), model(*inputs))
             assert not torch.equal(compiled(*inputs), loud)
         assert torch.equal(compiled(*inputs), loud)
+
+
+def test_a_compiled_model_keeps_the_names_of_its_attentions() -> None:
+    model = nn.Sequential(Attention(8, heads=2))
+    compiled = torch.compile(model, backend="eager")
+    x = torch.randn(2, 3, 8)
+    before = model(x)
+    with regard.watch(compiled, "0", heads=1, queries=-1) as seen:
+        compiled(x)
+    assert seen.keys() == {"0"}
+    assert seen["0"][0].shape == (2, 1, 1, 3)
+    with regard.silence(compiled, "0", 1):
+        assert not torch.equal(compiled(x), before)

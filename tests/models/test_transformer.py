@@ -368,3 +368,16 @@ def test_learned_positions_end_with_a_sentence() -> None:
     model = tiny(positions="learned", context=4)
     with pytest.raises(ConfigError, match="a sequence of 6 tokens came, but the learned positions end at 4"):
         model.start(batch()[0], None)
+
+
+@pytest.mark.parametrize(
+    ("size", "row"),
+    [
+        ("tiny", {"dim": 128, "heads": 4, "layers": 4, "hidden": 256, "dropout": 0.3}),
+        ("base", {"dim": 512, "heads": 8, "layers": 6, "hidden": 2048, "dropout": 0.1}),
+        ("big", {"dim": 1024, "heads": 16, "layers": 6, "hidden": 4096, "dropout": 0.3}),
+    ],
+)
+def test_the_sizes_are_those_of_the_papers(size: str, row: dict[str, float]) -> None:
+    config = Config(vocab=37000, size=size)  # type: ignore[call-arg]
+    assert {name: getattr(config, name) for name in row} == row
