@@ -248,6 +248,12 @@ class DecodeConfig(Config):
     extra: int = Field(50, ge=1, le=65_536)
     """Tokens of an answer beyond that."""
 
+    @model_validator(mode="after")
+    def _short_before_long(self) -> Self:
+        if 0 < self.longest < self.shortest:
+            raise ConfigError(f"shortest: {self.shortest} is more than longest = {self.longest}; write a smaller one")
+        return self
+
 
 class Recipe(Config):
     """One run, start to finish. The head says what it is for and what came out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,17 +57,21 @@ def start(recipe: Recipe, folder: Path, console: Console) -> dict[str, float]:
     find_device(recipe.train.device)
     if recipe.train.tensorboard:
         board_writer()
-    with _writing(folder), _nothing_left_of(folder):
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        recipe, task = _prepare(recipe, folder, console)
-    return _work(recipe, task, folder, console)
+    with _alone(folder):
+        with _writing(folder), _nothing_left_of(folder):
+            recipe, task = _prepare(recipe, folder, console)
+        return _work(recipe, task, folder, console)
 
 
 def resume(folder: Path, console: Console) -> dict[str, float]:
     """Goes on with a run as if nothing had happened."""
-    with _writing(folder):
-        recipe, task = _prepare(read_run(folder), folder, console)
-    return _work(recipe, task, folder, console)
+    recipe = read_run(folder)
+    with _alone(folder):
+        with _writing(folder):
+            recipe, task = _prepare(recipe, folder, console)
+        return _work(recipe, task, folder, console)
 
 
 def _prepare(recipe: Recipe, folder: Path, console: Console) -> tuple[Recipe, Rewrite]:
@@ -238,6 +243,23 @@ def _bar(console: Console, text: str) -> Iterator[Tell]:
 
 
 @contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two trainings in one folder would spoil each other. The lock goes with the process, however it ends."""
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = f"{folder} is being trained by another process"
+            raise RegardError(f"{what}; wait for it, or name another folder") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
@@ -249,11 +271,8 @@ def _writing(folder: Path) -> Iterator[None]:
 @contextmanager
 def _nothing_left_of(folder: Path) -> Iterator[None]:
     """A run that cannot begin leaves no folder, so that the same command works once its cause is mended."""
-    there = folder.exists()
     try:
         yield
     except (RegardError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
-        if there:
-            folder.mkdir(exist_ok=True)
         raise

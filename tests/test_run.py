@@ -26,7 +26,7 @@ from regard.cli import main
 from regard.config import make_recipe, read_toml
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RegardError
 from regard.models import schema
 from regard.tasks.rewrite import MEASURES
 
@@ -315,3 +315,10 @@ def test_what_the_recipe_alone_tells_is_refused_before_any_work(
     with pytest.raises(ConfigError, match=sentence):
         tiny.train(tmp_path / "run", tiny.recipe(**changes))
     assert not (tmp_path / "run").exists()
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    folder = tiny.train(tmp_path / "run")
+    with run._alone(folder), pytest.raises(RegardError, match="is being trained by another process; wait for it"):
+        run.resume(folder, Console(quiet=True))
+    run.resume(folder, Console(quiet=True))  # the lock went with its holder
