@@ -269,6 +269,9 @@ def recipes(draw: st.DrawFn) -> dict[str, Any]:
     heads = draw(st.integers(1, 16))
     data = draw(sections(Recipe.model_fields["data"].annotation))  # type: ignore[arg-type]
     data |= {"made": "spoken"} if not data.get("made") and not data.get("train") else {}
+    decode = values.get("decode", {})
+    if 0 < decode.get("longest", 0) < decode.get("shortest", 0):
+        del decode["shortest"]
     return {**values, "system": "transformer", "data": data, "model": {**model, "heads": heads, "dim": heads * 4}}
 
 
@@ -279,6 +282,12 @@ def test_what_is_printed_reads_back_the_same(values: dict[str, Any]) -> None:
     text = write_toml(one)
     assert make_recipe(tomllib.loads(text), schema) == one
     assert type(one.model) is TransformerConfig
+
+
+def test_shortest_may_not_exceed_longest() -> None:
+    assert recipe(decode={"shortest": 9}).decode.shortest == 9
+    with pytest.raises(ConfigError, match=r"decode.shortest: 9 is more than longest = 5; write a smaller one"):
+        recipe(decode={"shortest": 9, "longest": 5})
 
 
 def test_what_is_printed_is_the_whole_of_it() -> None:
