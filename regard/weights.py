@@ -122,7 +122,7 @@ def write(path: Path, data: bytes) -> None:
     try:
         write_through(beside, data)
         os.replace(beside, path)
-        sync_folder(path.parent)
+        to_disk(path.parent)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -136,8 +136,8 @@ def write_through(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
 
 
-def sync_folder(path: Path) -> None:
-    """A new name in a folder is on the disk only after this."""
+def to_disk(path: Path) -> None:
+    """A file, or the names in a folder, are on the disk only after this."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

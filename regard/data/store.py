@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from regard.data.text import TOO_LONG, BadLines, OnBad, Pair
 from regard.data.tokenizer import BOS, EOS, Tokenizers
 from regard.data.writer import FORMAT, RECORD, Writer, spans
 from regard.errors import DataError, RegardError
+from regard.weights import to_disk
 
 BLOCK = 4096  # pairs encoded at once
 RESIDENT = 64 << 20  # bytes of a file that may stay in memory
@@ -164,21 +164,13 @@ def _beside(folder: Path) -> Iterator[Path]:
         work.mkdir(parents=True)
         yield work
         for path in work.iterdir():
-            _to_disk(path)
+            to_disk(path)
         shutil.rmtree(folder, ignore_errors=True)
         work.rename(folder)
-        _to_disk(folder.parent)
+        to_disk(folder.parent)
     except OSError as error:
         raise RegardError(
             f"{folder}: cannot be written: {error.strerror}; make room or choose another folder"
         ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import CheckpointError
-from regard.weights import Corrupt, Tensors, decode, encode, sync_folder, write_through
+from regard.weights import Corrupt, Tensors, decode, encode, to_disk, write_through
 
 FORMAT = 1
 TENSOR_FILES = ("model", "optimizer", "rng", "carry")
@@ -51,7 +51,7 @@ def save(home: Path, snapshot: Snapshot) -> Path:
             write_through(beside / name, data)
         manifest = {"format": FORMAT, "files": files, "seal": _seal(FORMAT, files)}
         write_through(beside / "manifest.json", json.dumps(manifest, indent=1).encode())
-        sync_folder(beside)
+        to_disk(beside)
         _read_back(beside)
         return _publish(beside, path_of(home, step))
     finally:
@@ -193,7 +193,7 @@ def _publish(beside: Path, final: Path) -> Path:
         shutil.rmtree(old, ignore_errors=True)
         os.rename(final, old)
     os.rename(beside, final)
-    sync_folder(final.parent)
+    to_disk(final.parent)
     shutil.rmtree(old, ignore_errors=True)
     return final
 
