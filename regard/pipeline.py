@@ -84,7 +84,12 @@ class Pipeline:
         return self.recipe.data.longest
 
     def decoding(self, **how: Any) -> DecodeConfig:
-        return DecodeConfig(**{**self.recipe.decode.model_dump(), **how})
+        """The recipe's [decode] with some settings changed. One that would have no effect is refused, not ignored."""
+        config = DecodeConfig(**{**self.recipe.decode.model_dump(), **how})
+        idle = [name for name in ("temperature", "top_k", "top_p", "min_p") if name in how]
+        if idle and not config.sample:
+            raise ConfigError(f"{idle[0]}: only sampling uses it; add sample (--sample), or leave it out")
+        return config
 
 
 def load(folder: str | Path, *, device: str = "auto") -> Pipeline:

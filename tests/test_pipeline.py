@@ -192,3 +192,12 @@ def test_training_from_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert tiny.weights_hash(tmp_path / "again") == tiny.weights_hash(tmp_path / "run")
     assert again("five") == model("five")
     assert not capsys.readouterr().out, "what Python code prints is its own affair"
+
+
+def test_a_setting_without_effect_is_refused() -> None:
+    pipeline = regard.load(tiny.trained())
+    with pytest.raises(ConfigError, match="top_p: only sampling uses it; add sample"):
+        pipeline("twenty-three", top_p=0.9)
+    assert pipeline("twenty-three", top_p=0.9, sample=True, seed=1) == pipeline(
+        "twenty-three", top_p=0.9, sample=True, seed=1
+    )
