@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 
 from bench.harness import Comparison, best_threads, race, report
 from bench.peers import BOS, EOS, PAD, marian, ours
+from regard.core.linear import pack
 from regard.decode import beam, greedy
 from regard.decode.filters import at_least
 
@@ -37,7 +38,7 @@ def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Compa
     mine = ours(size, vocab).eval()
     theirs = marian(mine).eval()
     kind = torch.bfloat16 if device == "cuda" else torch.float32
-    mine, theirs = mine.to(device, kind), theirs.to(device, kind)
+    mine, theirs = pack(mine.to(device, kind)), theirs.to(device, kind)
     torch.manual_seed(1)
     source = torch.randint(4, vocab, (batch, LENGTH), device=device)
     real = torch.ones_like(source, dtype=torch.bool)

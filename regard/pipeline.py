@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from regard.config import FORMAT, DecodeConfig, Recipe, make_recipe, read_toml
 from regard.core.autoregressive import Autoregressive
+from regard.core.linear import pack
 from regard.core.watch import watch
 from regard.data.tokenizer import EOS, Tokenizers
 from regard.device import find_device
@@ -104,7 +105,7 @@ def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
     read_weights(weights, model)
     assert isinstance(model, Autoregressive)
-    return Pipeline(recipe, model.to(find_device(device)).eval(), tokenizers, folder)
+    return Pipeline(recipe, pack(model.to(find_device(device)).eval()), tokenizers, folder)
 
 
 def read_run(folder: Path) -> Recipe:

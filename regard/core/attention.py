@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.core.linear import Linear
+from regard.core.dropout import dropout
+from regard.core.linear import Linear, Packable, Packed
 from regard.core.mask import Mask
 from regard.core.probe import Probe
 from regard.core.score import Dots, Place, Score, make_score
@@ -17,7 +18,7 @@ from regard.core.state import KV
 from regard.errors import ConfigError
 
 
-class Attention(nn.Module):
+class Attention(Packable):
     """Queries of width `dim` look at a memory of width `memory_dim`.
 
     Whoever watches (`regard.watch`) is shown the rows asked for beside the fused kernel, which stays in use.
@@ -62,13 +63,26 @@ class Attention(nn.Module):
             weights = weights * self.gain.to(weights)[:, None, None]
         for probe in self.probes:
             probe.keep(probe.pick(weights.detach()))
-        dropped = F.dropout(weights, self.dropout, self.training)
+        dropped = dropout(weights, self.dropout) if self.training else weights
         return self.output(self._merge(_scatter(_gather(dropped, kv) @ kv.values, len(weights))))
 
     def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
         """`read(weigh(x))` in one fused kernel, where the score is a dot product."""
-        score, batch = self.score, x.shape[0]
-        q = _gather(self._split(score.query(x)), kv, mask)
+        return self._look(self._split(self.score.query(x)), kv, mask)
+
+    def inward(self, x: Tensor, past: KV | None = None, mask: Mask = Mask()) -> tuple[Tensor, KV]:
+        """Self-attention: x looks at itself and at what came before it, which comes back with x at its end."""
+        if self.packed is None or not self.packed.fits():
+            new = self.project(x)
+            seen = new if past is None else past.extend(new)
+            return self.look(x, seen, mask), seen
+        q, k, v = self.packed.product(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        seen = KV.of(k, v) if past is None else past.extend(KV.of(k, v))
+        return self._look(q, seen, mask), seen
+
+    def _look(self, q: Tensor, kv: KV, mask: Mask) -> Tensor:
+        score, batch = self.score, q.shape[0]
+        q = _gather(q, kv, mask)
         place = _place(q, kv, mask)
         dots = score.prepare(q, kv.keys, place)
         if dots is None:
@@ -82,6 +96,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor | None = None, mask: Mask = Mask()) -> Tensor:
         return self.look(x, self.project(x if memory is None else memory), mask)
+
+    def pack(self) -> None:
+        """Queries, keys and values in one product, for looking inward."""
+        parts = [self.score.query, self.score.key, self.value]
+        if all(isinstance(part, Linear) and part.weight.shape == self.value.weight.shape for part in parts):
+            self.packed = Packed(*parts)
 
     @torch.no_grad()
     def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:

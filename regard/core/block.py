@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
+from regard.core.dropout import dropout
 from regard.core.linear import Linear
 from regard.core.mask import Mask
 from regard.core.state import KV
@@ -27,7 +28,7 @@ class PostNorm(nn.Module):
         return self.norm(x + self.drop(sublayer(x)))
 
     def drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout) if self.training and self.dropout else x
+        return dropout(x, self.dropout) if self.training else x
 
     @staticmethod
     def closing(dim: int, epsilon: float = 1e-5) -> nn.Module:
@@ -64,7 +65,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.activation(self.wide(x))
-        return self.narrow(F.dropout(x, self.dropout) if self.training and self.dropout else x)
+        return self.narrow(dropout(x, self.dropout) if self.training else x)
 
 
 class Block(nn.Module):
@@ -90,9 +91,8 @@ class Block(nn.Module):
 
         def look(h: Tensor) -> Tensor:
             nonlocal seen
-            new = self.attention.project(h)
-            seen = new if past is None else past.extend(new)
-            return self.attention.look(h, seen, mask)
+            y, seen = self.attention.inward(h, past, mask)
+            return y
 
         x = self.around_attention(x, look)
         if (cross := self.cross) is not None and memory is not None and self.around_cross is not None:

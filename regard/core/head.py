@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from regard.core.linear import product
+from regard.core.linear import Product
 
 CHUNK = 2**24  # most logits alive at once on a CPU; a GPU takes more at a time (see _rows)
 
@@ -26,7 +26,7 @@ class Loss:
     carry: Any = None  # what the next batch wants to know of this one
 
 
-class Head(nn.Module):
+class Head(Product):
     """Hidden states to words: logits = W·h (+ b). `tied` lends the matrix of an embedding."""
 
     def __init__(self, dim: int, vocab: int, *, tied: nn.Embedding | None = None, bias: bool = False) -> None:
@@ -37,7 +37,7 @@ class Head(nn.Module):
             nn.init.normal_(self.weight, std=dim**-0.5)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return product(hidden, self.weight, self.bias)
+        return self.product(hidden)
 
     @torch.no_grad()
     def logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from regard.config import ModelConfig
 from regard.core.attention import Attention
 from regard.core.autoregressive import Autoregressive
 from regard.core.block import RESIDUALS, Block, FeedForward
+from regard.core.dropout import dropout
 from regard.core.head import Head
 from regard.core.mask import Mask
 from regard.core.position import POSITIONS
@@ -76,7 +77,6 @@ class Transformer(Autoregressive):
         self.words = nn.Embedding(vocab, config.dim)
         self.source_words = self.words if config.tied == "all" else nn.Embedding(source_vocab, config.dim)
         self.positions = POSITIONS[config.positions](config.dim, config.context)
-        self.dropout = nn.Dropout(config.dropout)  # of the embeddings
         self.encoder = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.decoder = nn.ModuleList(_block(config, cross=True) for _ in range(config.decoder_layers or config.layers))
         self.encoder_norm, self.decoder_norm = (RESIDUALS[config.norm].closing(config.dim) for _ in range(2))
@@ -105,7 +105,8 @@ class Transformer(Autoregressive):
 
     def _embed(self, tokens: Tensor, words: nn.Embedding, start: int) -> Tensor:
         x = words(tokens) * self.config.dim**0.5
-        return self.dropout(x + self.positions(start, tokens.shape[1]).to(x))
+        x = x + self.positions(start, tokens.shape[1]).to(x)
+        return dropout(x, self.config.dropout) if self.training else x
 
 
 def _block(config: Config, cross: bool = False) -> Block:

@@ -1,13 +1,19 @@
-"""However the product is turned, it is the product."""
+"""However the matrix is laid out, it is the product."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-import torch.nn.functional as F
+from torch import nn
 
 from regard.core import linear
-from regard.core.linear import Linear, product
+from regard.core.attention import Attention
+from regard.core.head import Head
+from regard.core.linear import Linear, pack
+from regard.core.mask import Mask
+from regard.core.watch import watch
 
 
 @pytest.fixture(autouse=True)
@@ -15,37 +21,103 @@ def small_matrices_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "LARGE", 1)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (1, 1), (2, 1), (3, 1), (5, 7), (1, 8), (4, 40)])
-@pytest.mark.parametrize(("wide", "tall"), [(6, 6), (6, 20), (20, 6)])
-def test_it_is_torchs_linear(shape: tuple[int, ...], wide: int, tall: int, threads: int) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        weight, bias, x = (torch.randn(*s, dtype=torch.float64) for s in ((tall, wide), (tall,), (*shape, wide)))
-        with torch.no_grad():
-            torch.testing.assert_close(product(x, weight, bias), F.linear(x, weight, bias), atol=1e-13, rtol=0)
-            torch.testing.assert_close(product(x, weight), F.linear(x, weight), atol=1e-13, rtol=0)
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_few_rows_are_turned_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    turned: list[int] = []
-    monkeypatch.setattr(linear.torch, "mm", lambda a, b: turned.append(b.shape[1]) or a @ b)
-    weight = torch.randn(8, 4)
+@pytest.mark.parametrize(("wide", "tall"), [(6, 6), (6, 20), (20, 6), (128, 300)])
+def test_packed_it_is_torchs_linear(shape: tuple[int, ...], wide: int, tall: int, bias: bool) -> None:
+    layer, x = Linear(wide, tall, bias=bias), torch.randn(*shape, wide)
     with torch.no_grad():
-        for rows in (1, 2, 1000):
-            product(torch.randn(rows, 4), weight)
-    product(torch.randn(2, 4), weight)  # gradients are recorded: never turned
-    assert turned == [linear.PANEL, 2]
+        plain = layer(x)
+        assert_packed(pack(layer))
+        torch.testing.assert_close(layer(x), plain, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            layer(x),
+            nn.functional.linear(
+                x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double()
+            ).float(),
+            atol=1e-5,
+            rtol=0,
+        )
 
 
-def test_gradients_are_torchs() -> None:
-    ours, x = Linear(5, 3), torch.randn(2, 5)
-    theirs = torch.nn.Linear(5, 3)
+def test_a_heads_logits_are_packed_too() -> None:
+    words = nn.Embedding(11, 6)
+    head, x = Head(6, 11, tied=words), torch.randn(3, 6)
+    with torch.no_grad():
+        assert_packed(pack(head))
+        torch.testing.assert_close(head.logits(x), x @ words.weight.T, atol=1e-6, rtol=0)
+
+
+def test_a_packed_copy_is_not_used_once_it_is_stale() -> None:
+    layer, x = pack(Linear(6, 8)), torch.randn(2, 6)
+    with torch.no_grad():
+        layer.weight.mul_(2.0)  # as an optimizer does
+        torch.testing.assert_close(layer(x), x @ layer.weight.T + layer.bias)
+        pack(layer).load_state_dict(Linear(6, 8).state_dict())
+        torch.testing.assert_close(layer(x), x @ layer.weight.T + layer.bias)
+        pack(layer).double()
+        assert layer(x.double()).dtype == torch.float64
+        layer.float()
+        torch.testing.assert_close(layer(x), x @ layer.weight.T + layer.bias)
+
+
+def test_a_copy_of_a_packed_layer_has_its_own_weights() -> None:
+    layer, x = pack(Linear(6, 8)), torch.randn(2, 6)
+    twin = copy.deepcopy(layer)
+    assert twin.packed is None
+    assert layer.packed is not None
+    with torch.no_grad():
+        torch.testing.assert_close(twin(x), layer(x))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("large", [1, 10**9])
+def test_a_packed_attention_looks_inward_with_one_product(
+    bias: bool, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "LARGE", large)
+    attention, mask = Attention(8, heads=2, bias=bias).eval(), Mask(causal=True)
+    first, then = torch.randn(3, 4, 8), torch.randn(3, 1, 8)
+
+    def looked() -> list[torch.Tensor]:
+        with torch.no_grad(), watch(attention) as seen:
+            y, past = attention.inward(first, None, mask)
+            z, past = attention.inward(then, past, mask)
+        return [y, z, past.keys, past.values, *seen[""]]
+
+    plain = looked()
+    pack(attention)
+    monkeypatch.setattr(attention, "project", None)  # not asked any more
+    for a, b in zip(looked(), plain, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+
+
+def test_a_packed_attention_that_is_trained_looks_with_its_new_weights() -> None:
+    attention, x = pack(Attention(8, heads=2)), torch.randn(2, 3, 8)
+    attention.inward(x)[0].square().sum().backward()
+    assert attention.score.query.weight.grad is not None
+    with torch.no_grad():
+        attention.value.bias.add_(1.0)
+        torch.testing.assert_close(attention.inward(x)[0], attention(x))
+
+
+def test_scores_of_other_widths_or_without_projections_are_left_alone() -> None:
+    for attention in (Attention(8, score="dot"), Attention(8, memory_dim=6)):
+        assert pack(attention).packed is None
+
+
+def test_gradients_are_torchs_packed_or_not() -> None:
+    ours, x = pack(Linear(5, 3)), torch.randn(2, 5)
+    theirs = nn.Linear(5, 3)
     theirs.load_state_dict(ours.state_dict())
     for layer in (ours, theirs):
         layer(x).square().sum().backward()
     torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
     torch.testing.assert_close(ours.bias.grad, theirs.bias.grad)
+
+
+def assert_packed(layer: linear.Product) -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this build of PyTorch has no oneDNN, so nothing is packed")
+    assert layer.packed is not None
+    assert layer.packed.fits()
