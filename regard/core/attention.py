@@ -13,13 +13,16 @@ from regard.core.dropout import dropout
 from regard.core.linear import Linear, Packable, Packed
 from regard.core.mask import Mask
 from regard.core.probe import Probe
-from regard.core.score import Dots, Place, Score, make_score
+from regard.core.score import Dot, Dots, Place, Score, make_score
 from regard.core.state import KV
-from regard.errors import ConfigError
+from regard.errors import ConfigError, nearest
+
+VALUES = ("memory", "projected")
 
 
 class Attention(Packable):
-    """Queries of width `dim` look at a memory of width `memory_dim`.
+    """Queries of width `dim` look at a memory of width `memory_dim`, and read the memory itself or projected values.
+    Unless `values` says so, only the dot product reads the memory itself.
 
     Whoever watches (`regard.watch`) is shown the rows asked for beside the fused kernel, which stays in use.
     """
@@ -33,6 +36,7 @@ class Attention(Packable):
         memory_dim: int | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        values: str | None = None,
     ) -> None:
         super().__init__()
         if dim % heads:
@@ -40,9 +44,15 @@ class Attention(Packable):
             raise ConfigError(f"dim={dim} does not divide into heads={heads}; try heads={fits}")
         memory_dim = memory_dim or dim
         self.score = score if isinstance(score, Score) else make_score(score, dim, memory_dim, heads, bias=bias)
-        plain = isinstance(self.score.key, nn.Identity)  # a score without projections reads the memory as it is
+        values = values or ("memory" if isinstance(self.score, Dot) else "projected")
+        if values not in VALUES:
+            raise ConfigError(f"values={values!r} is not known; {nearest(values, VALUES)}")
+        plain = values == "memory"
+        if plain and memory_dim % heads:
+            raise ConfigError(f"a memory {memory_dim} wide does not divide into heads={heads}; project the values")
         self.value: nn.Module = nn.Identity() if plain else Linear(memory_dim, dim, bias=bias)
         self.output: nn.Module = nn.Identity() if plain else Linear(dim, dim, bias=bias)
+        self.width = memory_dim if plain else dim  # of what is read
         self.heads, self.dropout = heads, dropout
         self.probes: tuple[Probe, ...] = ()  # set by watch
         self.quiet: tuple[int, ...] = ()  # silent heads, once for each who silenced them; set by silence, as is
@@ -54,17 +64,22 @@ class Attention(Packable):
 
     def weigh(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
         """(B, H, Q, K): non-negative, each row sums to one; a row with nothing to see is zero."""
-        q = _gather(self._split(self.score.query(x)), kv, mask)
+        q, mask = _gather(self._split(self.score.query(x)), kv.rows), mask.shared(len(x), kv.rows)
         return _scatter(_weigh(self.score(q, kv.keys, _place(q, kv, mask)), mask), len(x))
 
     def read(self, weights: Tensor, kv: KV) -> Tensor:
-        """(B, Q, dim): the values in the mixture that the weights say. What is read is what a watcher sees."""
+        """(B, Q, width): the values in the mixture that the weights say. What is read is what a watcher sees."""
+        weights = self.show(weights)
+        dropped = dropout(weights, self.dropout) if self.training else weights
+        return self.output(self._merge(_scatter(_gather(dropped, kv.rows) @ kv.values, len(weights))))
+
+    def show(self, weights: Tensor) -> Tensor:
+        """Shows weights to whoever watches, and gives them back without those of silent heads."""
         if self.gain is not None:
             weights = weights * self.gain.to(weights)[:, None, None]
         for probe in self.probes:
             probe.keep(probe.pick(weights.detach()))
-        dropped = dropout(weights, self.dropout) if self.training else weights
-        return self.output(self._merge(_scatter(_gather(dropped, kv) @ kv.values, len(weights))))
+        return weights
 
     def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
         """`read(weigh(x))` in one fused kernel, where the score is a dot product."""
@@ -82,7 +97,8 @@ class Attention(Packable):
 
     def _look(self, q: Tensor, kv: KV, mask: Mask) -> Tensor:
         score, batch = self.score, q.shape[0]
-        q = _gather(q, kv, mask)
+        if batch != kv.rows:
+            q, mask = _gather(q, kv.rows), mask.shared(batch, kv.rows)
         place = _place(q, kv, mask)
         dots = score.prepare(q, kv.keys, place)
         if dots is None:
@@ -94,13 +110,17 @@ class Attention(Packable):
             self._show(probe, dots, mask, batch)
         return self.output(self._merge(context))
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Mask = Mask()) -> Tensor:
-        return self.look(x, self.project(x if memory is None else memory), mask)
+    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Mask | Tensor | None = None) -> Tensor:
+        """(B, Q, dim) and a memory (B, K, memory_dim), or itself -> (B, Q, width).
+
+        `mask`: a `Mask`, or a tensor that is True where one may look: (B, K), (B, Q, K) or (B, heads, Q, K).
+        """
+        return self.look(x, self.project(x if memory is None else memory), Mask.of(mask))
 
     def pack(self) -> None:
         """Queries, keys and values in one product, for looking inward."""
-        parts = [self.score.query, self.score.key, self.value]
-        if all(isinstance(part, Linear) and part.weight.shape == self.value.weight.shape for part in parts):
+        parts = [part for part in (self.score.query, self.score.key, self.value) if isinstance(part, Linear)]
+        if len(parts) == 3 and len({(part.weight.shape, part.bias is None) for part in parts}) == 1:
             self.packed = Packed(*parts)
 
     @torch.no_grad()
@@ -108,13 +128,17 @@ class Attention(Packable):
         """The rows that a probe asked for, from the same q, k and mask as the fused kernel's."""
         q, k = _scatter(dots.q, batch), dots.k
         rows = probe.rows(q.shape[-2], q.device)
-        table = _scatter(_gather(probe.pick(q), k) * dots.scale @ probe.of_heads(k).transpose(-2, -1), batch)
+        table = _scatter(_gather(probe.pick(q), len(k)) * dots.scale @ probe.of_heads(k).transpose(-2, -1), batch)
         if dots.bias is not None:
             table = table + probe.pick(dots.bias)
-        seen = mask.dense(q.shape[-2], k.shape[-2], q.device, rows)
-        if seen is not None:
-            seen = probe.of_heads(seen)
-            seen = seen.repeat_interleave(batch // len(seen), 0) if len(seen) > 1 else seen
+        seen: Tensor | None
+        if mask.pairs is not None and batch != len(k):  # of hypotheses that asked together
+            seen = probe.pick(_scatter(mask.dense(q.shape[-2] * (batch // len(k)), k.shape[-2], q.device), batch))  # type: ignore[arg-type]
+        else:
+            seen = mask.dense(q.shape[-2], k.shape[-2], q.device, rows)
+            seen = None if seen is None else probe.of_heads(seen)
+        if seen is not None and 1 < len(seen) < batch:
+            seen = seen.repeat_interleave(batch // len(seen), 0)
         weights = _softmax(table, seen)
         if self.gain is not None:
             weights = weights * probe.of_heads(self.gain.to(weights)[None, :, None, None])
@@ -127,13 +151,12 @@ class Attention(Packable):
         return x.transpose(1, 2).flatten(2)
 
 
-def _gather(q: Tensor, kv: KV | Tensor, mask: Mask | None = None) -> Tensor:
+def _gather(q: Tensor, rows: int) -> Tensor:
     """Hypotheses that share the memory of their sentence ask together: (B·n, H, Q, D) -> (B, H, n·Q, D)."""
-    rows = kv.rows if isinstance(kv, KV) else len(kv)
     if q.shape[0] == rows:
         return q
-    if len(q) % rows or not (mask is None or mask.of_keys_alone):
-        raise ValueError(f"{len(q)} rows cannot share a memory of {rows} rows under this mask; repeat the memory first")
+    if len(q) % rows:
+        raise ValueError(f"{len(q)} rows cannot share a memory of {rows}; repeat the memory first")
     return q.unflatten(0, (rows, -1)).transpose(1, 2).flatten(2, 3)
 
 

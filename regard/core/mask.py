@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -22,6 +22,18 @@ class Mask:
     pairs: Tensor | None = None  # (B|1, H|1, Q, K) anything else
     offset: int | Tensor | None = None  # of the first query among the keys; None: the last query on the last key
 
+    @classmethod
+    def of(cls, given: Mask | Tensor | None) -> Mask:
+        """From a tensor that is True where one may look: (B, K), (B, Q, K) or (B, H, Q, K)."""
+        if not isinstance(given, Tensor):
+            return given or cls()
+        if given.dtype != torch.bool or given.ndim not in (2, 3, 4):
+            raise ValueError(
+                f"a mask of {given.dtype} with {given.ndim} dimensions came; wanted is torch.bool, True where "
+                "one may look, as (B, K), (B, Q, K) or (B, H, Q, K)"
+            )
+        return cls(keys=given) if given.ndim == 2 else cls(pairs=given[:, None] if given.ndim == 3 else given)
+
     def __and__(self, other: Mask) -> Mask:
         windows = [w for w in (self.window, other.window) if w is not None]
         return Mask(
@@ -33,10 +45,17 @@ class Mask:
             offset=_one("offset", self.offset, other.offset),  # type: ignore[arg-type]
         )
 
-    @property
-    def of_keys_alone(self) -> bool:
-        """True when every query sees the same keys, so that queries may be rearranged at will."""
-        return not self.causal and self.window is None and self.segments is None and self.pairs is None
+    def shared(self, queries: int, rows: int) -> Mask:
+        """The mask where several hypotheses, in `queries` rows, ask together at the memory of their sentence."""
+        if queries == rows:
+            return self
+        if self.causal or self.window is not None or self.segments is not None:
+            raise ValueError(f"{queries} rows cannot share a memory of {rows} under this mask; repeat the memory first")
+        if self.pairs is None:
+            return self
+        each = self.pairs.expand(queries, -1, -1, -1)
+        together = each.unflatten(0, (rows, -1)).transpose(1, 2).flatten(2, 3)  # (B, H, n·Q, K)
+        return replace(self, pairs=together)
 
     def plainly_causal(self, q: int, k: int) -> bool:
         """True for the one mask that a fused kernel draws by itself. It aligns top-left, hence only where Q = K."""

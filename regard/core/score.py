@@ -1,18 +1,29 @@
 """Scores: how well a query and a key match. The attention core never learns which one it was handed.
 
+    dot          q·k                       general   q·Wk                  cosine    β · cos(Wq, Uk)
+    scaled_dot   Wq·Uk / √D                additive  v·tanh(Wq + Uk)       location  (Wq)ᵢ, blind to the keys
+    concat       v·tanh(W[q; k])           mlp       v·tanh(M tanh(Wq + Uk) + b)
+
 A score owns the projections that carry its inputs to where they meet. One that comes down to a dot product says so by
 `prepare`, and runs in the fused kernel; any other gives the (B, H, Q, K) table itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from regard.core.linear import Linear
-from regard.errors import ConfigError, nearest
+from regard.errors import ConfigError, DataError, nearest
+
+CHUNK = 2**22  # most numbers alive at once where every query meets every key in a hidden layer; what a CPU has near
+CHUNK_GPU = 2**26
 
 
 class Place(NamedTuple):
@@ -49,6 +60,9 @@ class Score(nn.Module):
         return table if dots.bias is None else table + dots.bias
 
 
+# ---- scores that come down to a dot product
+
+
 class Dot(Score):
     """q · k, without projections: both sides must be equally wide."""
 
@@ -56,7 +70,7 @@ class Dot(Score):
         if dim != memory_dim:
             raise ConfigError(
                 f"score 'dot' compares equal widths, but queries have {dim} and keys {memory_dim}; "
-                "'scaled_dot' projects both"
+                "'general' brings the query to the keys' width, 'scaled_dot' projects both"
             )
         super().__init__(nn.Identity(), nn.Identity())
 
@@ -65,7 +79,7 @@ class Dot(Score):
 
 
 class ScaledDot(Score):
-    """Wq · Uk / √D."""
+    """Wq · Uk / √D (Vaswani et al. 2017)."""
 
     def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
         super().__init__(Linear(dim, dim, bias=bias), Linear(memory_dim, dim, bias=bias))
@@ -74,10 +88,172 @@ class ScaledDot(Score):
         return Dots(q, k, scale=q.shape[-1] ** -0.5)
 
 
-SCORES: dict[str, Callable[..., Score]] = {"dot": Dot, "scaled_dot": ScaledDot}
+class ScaledDotLiteral(Dot):
+    """q · k / √‖k‖: the formula of a lecture slide that took the n of its source, a dimension, for a norm."""
+
+    def prepare(self, q: Tensor, k: Tensor, place: Place) -> Dots:
+        norm = k.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(k.dtype).tiny)
+        return Dots(q, k / norm.sqrt())
+
+
+class General(Score):
+    """q · Wk (Luong et al. 2015). W is kept at the query, so that the keys are the memory itself."""
+
+    def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
+        _divides("general", memory_dim, heads)
+        super().__init__(Linear(dim, memory_dim, bias=False), nn.Identity())
+
+    def prepare(self, q: Tensor, k: Tensor, place: Place) -> Dots:
+        return Dots(q, k)
+
+
+class Cosine(Score):
+    """β · cos(Wq, Uk), with a key strength β ≥ 0 that is learnt (Graves et al. 2014).
+
+    Without it a softmax over S keys can give none of them more than e² / (e² + S - 1).
+    """
+
+    def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
+        super().__init__(Linear(dim, dim, bias=bias), Linear(memory_dim, dim, bias=bias))
+        self.strength = nn.Parameter(torch.full((heads, 1, 1), math.log(math.expm1(1.0))))  # softplus of it is 1
+
+    def prepare(self, q: Tensor, k: Tensor, place: Place) -> Dots:
+        return Dots(F.normalize(q, dim=-1) * F.softplus(self.strength), F.normalize(k, dim=-1))
+
+
+class CosineLiteral(Score):
+    """cos(Wq, Uk), as on the slide: no key strength, so nothing can be looked at sharply."""
+
+    def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
+        super().__init__(Linear(dim, dim, bias=bias), Linear(memory_dim, dim, bias=bias))
+
+    def prepare(self, q: Tensor, k: Tensor, place: Place) -> Dots:
+        return Dots(F.normalize(q, dim=-1), F.normalize(k, dim=-1))
+
+
+# ---- scores in which every query meets every key in a hidden layer
+
+
+class Additive(Score):
+    """v · tanh(Wq + Uk) (Bahdanau et al. 2015).
+
+    The hidden layer is (B, H, Q, K, D): nothing for one query at a time, too much for whole sequences, so those are
+    done some queries at a time, and again in the backward pass.
+    """
+
+    def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
+        super().__init__(Linear(dim, dim, bias=bias), Linear(memory_dim, dim, bias=False))
+        self.v = nn.Parameter(torch.empty(heads, dim // heads, 1))
+        nn.init.uniform_(self.v, -((heads / dim) ** 0.5), (heads / dim) ** 0.5)
+
+    def forward(self, q: Tensor, k: Tensor, place: Place) -> Tensor:
+        most = CHUNK if q.device.type == "cpu" else CHUNK_GPU
+        rows = max(1, most // max(1, q.shape[0] * k.shape[1] * k.shape[2] * k.shape[3]))
+        if rows >= q.shape[-2]:
+            return self.energy(q, k)
+        pieces = [checkpoint(self.energy, some, k, use_reentrant=False) for some in q.split(rows, -2)]
+        return torch.cat(pieces, -2)
+
+    def energy(self, q: Tensor, k: Tensor) -> Tensor:
+        hidden = (q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_()
+        return (hidden @ self.v.unsqueeze(1)).squeeze(-1)
+
+
+class Concat(Additive):
+    """v · tanh(W[q; k]) (Luong et al. 2015). W is kept as its two blocks, because W[q; k] = W₁q + W₂k: so it is the
+    additive score without its bias.
+    """
+
+    def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
+        super().__init__(dim, memory_dim, heads, bias=False)
+
+
+class ConcatLiteral(Additive):
+    """v · tanh(Wq + k): the concat score as its authors ran it, with the keys' block fixed to the identity."""
+
+    def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
+        _divides("concat_literal", memory_dim, heads)
+        super().__init__(memory_dim, memory_dim, heads, bias=False)
+        self.query, self.key = Linear(dim, memory_dim, bias=False), nn.Identity()
+
+
+class MLP(Additive):
+    """v · tanh(M tanh(Wq + Uk) + b): one more hidden layer than the additive score."""
+
+    def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
+        super().__init__(dim, memory_dim, heads, bias=bias)
+        wide = dim // heads
+        self.middle = nn.Parameter(torch.empty(heads, wide, wide))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, 1, wide))
+        nn.init.uniform_(self.middle, -(wide**-0.5), wide**-0.5)
+
+    def energy(self, q: Tensor, k: Tensor) -> Tensor:
+        hidden = (q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_()
+        hidden = (hidden @ self.middle.unsqueeze(1) + self.bias).tanh_()
+        return (hidden @ self.v.unsqueeze(1)).squeeze(-1)
+
+
+# ---- the score that does not look
+
+
+class Location(Score):
+    """(Wq)ᵢ: where to look is decided by the query alone (Luong et al. 2015).
+
+    W has a row for each of `positions` keys. Of a shorter memory the first are used; keys beyond the last row get no
+    weight, as with Luong, or are refused.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        memory_dim: int,
+        heads: int = 1,
+        *,
+        bias: bool = True,
+        positions: int = 256,
+        beyond: str = "ignore",
+    ) -> None:
+        _divides("location", memory_dim, heads)
+        super().__init__(Linear(dim, heads * positions, bias=bias), nn.Identity())
+        self.positions, self.beyond = positions, beyond
+
+    def forward(self, q: Tensor, k: Tensor, place: Place) -> Tensor:
+        keys = k.shape[-2]
+        if keys <= self.positions:
+            return q[..., :keys]
+        if self.beyond == "refuse":
+            raise DataError(
+                f"a source of {keys} tokens came, but score 'location' has rows for {self.positions}; shorten it, "
+                "train with more positions, write beyond = \"ignore\", or take a score that looks, such as 'additive'"
+            )
+        return F.pad(q, (0, keys - self.positions), value=torch.finfo(q.dtype).min)
+
+
+SCORES: dict[str, Callable[..., Score]] = {
+    "dot": Dot,
+    "scaled_dot": ScaledDot,
+    "general": General,
+    "additive": Additive,
+    "concat": Concat,
+    "mlp": MLP,
+    "cosine": Cosine,
+    "location": Location,
+    # formulas as slides or first code had them, kept to be compared with the right ones
+    "scaled_dot_literal": ScaledDotLiteral,
+    "concat_literal": ConcatLiteral,
+    "cosine_literal": CosineLiteral,
+}
 
 
 def make_score(name: str, dim: int, memory_dim: int, heads: int, *, bias: bool) -> Score:
     if name not in SCORES:
         raise ConfigError(f"score {name!r} is not known; {nearest(name, SCORES)}")
     return SCORES[name](dim, memory_dim, heads, bias=bias)
+
+
+def _divides(score: str, memory_dim: int, heads: int) -> None:
+    if memory_dim % heads:
+        raise ConfigError(
+            f"score {score!r} shares the memory's width of {memory_dim} among its heads, "
+            f"but came with heads={heads}; try heads=1, or 'scaled_dot', which projects it"
+        )

@@ -96,6 +96,8 @@ class silence:
 def attentions(model: nn.Module, names: str | Iterable[str] = "*") -> dict[str, Attention]:
     """The attentions of a model by name, in the order of the model. A name that fits none is an error."""
     found = {_plain(name): part for name, part in model.named_modules() if isinstance(part, Attention)}
+    if not found:
+        raise ConfigError("this model has no attention to watch; take one that has, such as a Transformer")
     patterns = [names] if isinstance(names, str) else list(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in found):

@@ -189,9 +189,7 @@ def test_hypotheses_that_share_a_memory_read_what_each_would_alone() -> None:
 def test_rows_that_cannot_share_a_memory_are_told_so(rows: int, mask: Mask) -> None:
     attention = Attention(8)
     kv = attention.project(torch.randn(3, 4, 8))
-    with pytest.raises(
-        ValueError, match=f"{rows} rows cannot share a memory of 3 rows under this mask; repeat the memory first"
-    ):
+    with pytest.raises(ValueError, match=f"{rows} rows cannot share a memory of 3.*; repeat the memory first"):
         attention.look(torch.randn(rows, 2, 8), kv, mask)
 
 
@@ -246,14 +244,6 @@ def test_projecting_once_serves_many_looks() -> None:
     torch.testing.assert_close(one_by_one, attention(x, memory))
 
 
-def test_unequal_widths_under_dot() -> None:
-    with pytest.raises(
-        ConfigError,
-        match="score 'dot' compares equal widths, but queries have 8 and keys 6; 'scaled_dot' projects both",
-    ):
-        Attention(8, score="dot", memory_dim=6)
-
-
 @pytest.mark.parametrize(("dim", "heads", "fits"), [(64, 5, 4), (7, 2, 1), (12, 8, 6)])
 def test_heads_that_do_not_divide(dim: int, heads: int, fits: int) -> None:
     with pytest.raises(ConfigError, match=f"dim={dim} does not divide into heads={heads}; try heads={fits}"):
@@ -263,5 +253,5 @@ def test_heads_that_do_not_divide(dim: int, heads: int, fits: int) -> None:
 def test_unknown_score_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"score 'scaled-dot' is not known; did you mean 'scaled_dot'\?"):
         Attention(8, score="scaled-dot")
-    with pytest.raises(ConfigError, match="score 'quux' is not known; known: dot, scaled_dot"):
+    with pytest.raises(ConfigError, match=r"score 'quux' is not known; known: additive, concat, .*, scaled_dot"):
         Attention(8, score="quux")

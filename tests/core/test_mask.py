@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from regard.core.attention import Attention
 from regard.core.mask import Mask
 
 from .masks import Shape, by_hand, masks, shapes
@@ -90,12 +91,30 @@ def test_nothing_is_materialised_where_everything_is_visible() -> None:
     assert Mask(causal=True, offset=2).dense(1, 5) is not None
 
 
-def test_masks_of_keys_alone_let_queries_move() -> None:
-    assert Mask(keys=torch.ones(1, 3, dtype=torch.bool)).of_keys_alone
-    for mask in (
-        Mask(causal=True),
-        Mask(window=1),
-        Mask(segments=torch.zeros(1, 3)),
-        Mask(pairs=torch.ones(1, 1, 1, 3).bool()),
-    ):
-        assert not mask.of_keys_alone
+def test_hypotheses_that_share_a_memory_bring_their_own_pairs() -> None:
+    pairs = torch.arange(4)[:, None, None, None] > torch.arange(3)  # (4, 1, 1, 3): four hypotheses, two sentences
+    shared = Mask(keys=torch.ones(2, 3, dtype=torch.bool), pairs=pairs).shared(4, 2)
+    assert shared.pairs is not None
+    assert shared.pairs.shape == (2, 1, 2, 3)
+    for hypothesis in range(4):
+        assert torch.equal(shared.pairs[hypothesis // 2, 0, hypothesis % 2], pairs[hypothesis, 0, 0])
+    plain = Mask(keys=torch.ones(2, 3, dtype=torch.bool))
+    assert plain.shared(4, 2) is plain
+    for mask in (Mask(causal=True), Mask(window=2), Mask(segments=torch.zeros(2, 3))):
+        assert mask.shared(2, 2) is mask
+        with pytest.raises(ValueError, match="4 rows cannot share a memory of 2 under this mask"):
+            mask.shared(4, 2)
+
+
+def test_a_tensor_is_a_mask_where_it_is_true() -> None:
+    x, memory, attention = torch.randn(2, 3, 8), torch.randn(2, 4, 8), Attention(8, heads=2)
+    keys = torch.tensor([[True, True, False, False], [True, True, True, True]])
+    wanted = attention(x, memory, Mask(keys=keys))
+    for mask in (keys, keys[:, None].expand(2, 3, 4), keys[:, None, None].expand(2, 2, 3, 4)):
+        torch.testing.assert_close(attention(x, memory, mask), wanted)
+    torch.testing.assert_close(attention(x, memory, None), attention(x, memory))
+    for wrong in (keys.float(), keys[0]):
+        with pytest.raises(
+            ValueError, match=r"a mask of torch\.\w+ with \d dimensions came; wanted is torch\.bool, True where"
+        ):
+            attention(x, memory, wrong)
