@@ -1,13 +1,16 @@
-"""The same Transformer in other hands: Hugging Face Marian with our weights, torch.nn.Transformer of our shapes."""
+"""The same models in other hands: Hugging Face Marian with our weights, torch.nn.Transformer of our shapes, and the
+recurrent encoder-decoder as a plain loop over words."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import MarianConfig, MarianMTModel
 
 from regard.core.block import Block
 from regard.core.position import Sinusoidal
+from regard.models import seq2seq
 from regard.models.transformer import SIZES, Config, Transformer
 
 PAD, BOS, EOS = 0, 1, 2
@@ -90,3 +93,85 @@ class Plain(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.words(tokens) * self.scale + self.places.weight[: tokens.shape[1]]
+
+
+class Loop(nn.Module):
+    """What one writes after the tutorials: a GRU that looks with its last state by v·tanh(W[s; h]), word after word.
+
+    `output` tells the words from [state; word; context].
+    """
+
+    def __init__(self, config: seq2seq.Config, output: nn.Module) -> None:
+        super().__init__()
+        dim, wide, vocab = config.dim, config.embedding, config.vocab or 0
+        self.source_words, self.words = nn.Embedding(vocab, wide), nn.Embedding(vocab, wide)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = nn.GRU(wide, dim, batch_first=True, bidirectional=True)
+        self.bridge = nn.Linear(2 * dim, dim)
+        self.energy, self.v = nn.Linear(3 * dim, dim), nn.Linear(dim, 1, bias=False)
+        self.decoder = nn.GRU(wide + 2 * dim, dim, batch_first=True)
+        self.output = output
+
+    def forward(self, source: Tensor, target: Tensor, wanted: Tensor) -> Tensor:
+        real = source != PAD
+        memory, state = self.read(source, real)
+        logits = []
+        for t in range(target.shape[1]):
+            word = self.dropout(self.words(target[:, t : t + 1]))
+            context = self.look(state, memory, real)
+            y, state = self.decoder(torch.cat([word, context], -1), state)
+            logits.append(self.output(torch.cat([y, word, context], -1)))
+        return nn.functional.cross_entropy(
+            torch.cat(logits, 1).flatten(0, 1), wanted.flatten(), ignore_index=PAD
+        )  # fmt: skip
+
+    def read(self, source: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.dropout(self.source_words(source))
+        packed = pack_padded_sequence(x, real.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+        memory, last = self.encoder(packed)
+        state = self.bridge(torch.cat([last[0], last[1]], -1)).tanh()
+        return pad_packed_sequence(memory, batch_first=True)[0], state[None]
+
+    def look(self, state: Tensor, memory: Tensor, real: Tensor) -> Tensor:
+        asked = state.transpose(0, 1).expand(-1, memory.shape[1], -1)
+        scores = self.v(self.energy(torch.cat([asked, memory], -1)).tanh()).squeeze(-1)  # (B, S)
+        weights = scores.masked_fill(~real, torch.finfo(scores.dtype).min).softmax(-1)
+        return torch.bmm(weights[:, None], memory)
+
+
+def tutorial(model: seq2seq.Seq2Seq) -> Loop:
+    """The loop as the tutorials have it: one matrix from [state; word; context] to all words."""
+    c = model.config
+    torch.manual_seed(0)
+    return Loop(c, nn.Linear(3 * c.dim + c.embedding, c.vocab or 0))
+
+
+def same_model(model: seq2seq.Seq2Seq) -> Loop:
+    """The loop with our deep output and our weights: it computes what we compute."""
+    c, ours = model.config, model.decoder
+    assert isinstance(ours, seq2seq.Bahdanau)
+    inner, outer = nn.Linear(3 * c.dim + c.embedding, 2 * c.embedding), nn.Linear(c.embedding, c.vocab or 0)
+    loop = Loop(c, nn.Sequential(inner, Maxout(), nn.Dropout(c.dropout), outer))
+    score = ours.cross.score
+    for to, source in (
+        (loop.source_words, model.source_words),
+        (loop.words, model.words),
+        (loop.encoder, model.encoder.body),
+        (loop.bridge, model.bridge[0]),
+        (loop.decoder, ours.rnn.body),
+        (inner, ours.output.inner),
+        (outer, model.head),
+    ):
+        to.load_state_dict(source.state_dict())
+    with torch.no_grad():
+        loop.energy.weight.copy_(torch.cat([score.query.weight, score.key.weight], 1))  # type: ignore[list-item]
+        loop.energy.bias.copy_(score.query.bias)  # type: ignore[arg-type]
+        loop.v.weight.copy_(score.v[:, :, 0])  # type: ignore[index]
+    return loop
+
+
+class Maxout(nn.Module):
+    """The larger of each two neighbours."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, 2)).amax(-1)

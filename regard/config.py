@@ -87,20 +87,27 @@ class ModelConfig(Config):
 class DataConfig(Config):
     """Where the examples come from."""
 
-    made: Literal["spoken"] | None = None
-    """A made task instead of files: "spoken" (numbers, dates, times and prices in words)."""
+    made: Literal["spoken", "copy"] | None = None
+    """A made task instead of files: "spoken" (numbers, dates, times and prices in words) or "copy" (random letters, up
+    to as many as `longest` lets in)."""
     languages: tuple[str, str] = ("en", "de")
     """Source and target language of a made task."""
     train: tuple[str, ...] = ()
-    """Two line-aligned files (source, target), or one .tsv or .jsonl; looked for here, then under REGARD_DATA."""
+    """Two line-aligned files (source, target), or one .tsv or .jsonl; plain or .xz;
+    looked for here, then under REGARD_DATA."""
     valid: tuple[str, ...] = ()
     """Likewise, to choose the best checkpoint by."""
     test: tuple[str, ...] = ()
     """Likewise, for the result."""
     fields: tuple[int | str, int | str] | None = None
     """Columns (TSV: 0, 1) or keys (JSONL: "source", "target") that hold the two sides."""
+    turns: str | None = None
+    """Instead of fields, the key of a JSONL that holds a dialogue, "speaker: words" a line:
+    each turn answers the one before."""
+    unseen: bool = False
+    """Leave out of the held-out splits what training shows too, but for punctuation and capitals."""
     bad_lines: Literal["skip", "refuse"] = "skip"
-    """What to do with a line of wrong columns, not UTF-8, an empty side, or too long."""
+    """What to do with a line of wrong columns, not UTF-8, an empty side, without two speakers, or too long."""
     count: int = Field(60_000, ge=1)
     """Training examples of a made task."""
     held: int = Field(1000, ge=1)
@@ -147,6 +154,19 @@ class TaskConfig(Config):
     """Label smoothing: this much probability is spread evenly over the vocabulary."""
     bleu: Literal["13a", "intl", "char", "none", "zh", "ja-mecab", "ko-mecab"] = "13a"
     """sacrebleu's tokenisation."""
+    forcing: float = Field(1.0, ge=0, le=1)
+    """Probability that a decoder in training hears the true word before, and not its own."""
+    forcing_end: float | None = Field(None, ge=0, le=1)
+    """Scheduled sampling: where that probability goes."""
+    forcing_steps: int = Field(10_000, ge=1)
+    """Batches until it is there."""
+    forcing_decay: Literal["linear", "exponential", "sigmoid"] = "linear"
+    free_running: bool = False
+    """Also measures the perplexity of a decoder that hears itself."""
+    reinforce: float = Field(1.0, ge=0)
+    """Weight of the choices' gradient where attention is hard."""
+    entropy: float = Field(0.01, ge=0)
+    """Reward for choices that stay open."""
 
 
 class TrainConfig(Config):

@@ -26,6 +26,9 @@ def examine(folder: Path, console: Console, *, as_json: bool = False) -> int:
     config = pipeline.recipe.model
     case = make_case(pipeline.model, config.vocab, source_vocab=config.source_vocab)  # type: ignore[attr-defined]
     for name, law in track(LAWS.items(), "examining", console=console, transient=True, disable=quiet):
+        if (why := case.model.exempt.get(name)) is not None:
+            found.append({"law": name, "says": law.says, "exempt": why, "holds": True})
+            continue
         apart = law.check(case)
         found.append({"law": name, "says": law.says, "apart": apart, "limit": law.limit, "holds": apart <= law.limit})
     found.append(_answers(pipeline))
@@ -63,7 +66,10 @@ def _print(found: list[dict[str, object]], console: Console) -> None:
         table.add_column(column, overflow="fold")
     for row in found:
         mark = "[green]holds[/]" if row["holds"] else "[red]broken[/]"
-        table.add_row(mark, str(row["law"]), f"{row['apart']:.1e}", str(row["says"]))
+        if "exempt" in row:
+            table.add_row("exempt", str(row["law"]), "", f"{row['says']}: not here, because {row['exempt']}")
+        else:
+            table.add_row(mark, str(row["law"]), f"{row['apart']:.1e}", str(row["says"]))
     console.print(table)
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     threads = torch.get_num_threads()

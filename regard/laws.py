@@ -1,6 +1,7 @@
 """Laws that every model obeys, each written once. The tests hold all systems to them, `regard doctor` a user's own run.
 
-A law takes a case and returns how far the model is from it: the largest difference, or 0 and 1 for yes and no.
+A law takes a case and returns how far the model is from it: the largest difference, or 0 and 1 for yes and no. A model
+that is exempt from a law says why in `exempt`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Case:
     real: Tensor  # (B, S)
     target: Tensor  # (B, T)
 
-    def hidden(self, model: Autoregressive | None = None) -> Tensor:
-        hidden, _ = (model or self.model)(self.source, self.real, self.target)
-        return hidden
+    def logits(self) -> Tensor:
+        hidden, _ = self.model(self.source, self.real, self.target)
+        return self.model.head.logits(hidden)
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,19 @@ def chunks(case: Case) -> float:
     state, pieces = case.model.start(case.source, case.real, rows=len(case.target)), []
     for piece in case.target.split([2, 1, case.target.shape[1] - 3], 1):
         hidden, state = case.model.states(piece, state)
-        pieces.append(hidden)
-    return _apart(torch.cat(pieces, 1), case.hidden())
+        pieces.append(case.model.head.logits(hidden))
+    return _apart(torch.cat(pieces, 1), case.logits())
 
 
 @torch.no_grad()
 def padding(case: Case) -> float:
-    whole = case.hidden()
+    whole = case.logits()
     worst = 0.0
     for row, length in enumerate(case.real.sum(1).tolist()):
         alone, _ = case.model(
             case.source[row : row + 1, :length], case.real[row : row + 1, :length], case.target[row : row + 1]
         )
-        worst = max(worst, _apart(alone[0], whole[row]))
+        worst = max(worst, _apart(case.model.head.logits(alone)[0], whole[row]))
     return worst
 
 
@@ -84,12 +85,11 @@ def padding(case: Case) -> float:
 def order(case: Case) -> float:
     turned = torch.arange(len(case.source)).flip(0)
     other, _ = case.model(case.source[turned], case.real[turned], case.target[turned])
-    return _apart(other, case.hidden()[turned])
+    return _apart(case.model.head.logits(other), case.logits()[turned])
 
 
 def no_look_ahead(case: Case) -> float:
     """By gradient: how much an output moves with a word that comes after it."""
-    words = next(m for name, m in case.model.named_modules() if name == "words")
     kept: list[Tensor] = []
 
     def keep(module: torch.nn.Module, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
@@ -98,14 +98,17 @@ def no_look_ahead(case: Case) -> float:
             return kept[-1]
         return result
 
-    handle = words.register_forward_hook(keep)
+    handle = case.model.words.register_forward_hook(keep)
     try:
-        hidden = case.hidden()
+        logits = case.logits()
     finally:
         handle.remove()
+    weights = torch.linspace(
+        -1, 1, logits.shape[-1], dtype=logits.dtype
+    )  # log-probabilities may sum to what never moves
     worst = 0.0
-    for t in range(hidden.shape[1] - 1):
-        (grad,) = torch.autograd.grad(hidden[:, t].sum(), kept[0], retain_graph=True)
+    for t in range(logits.shape[1] - 1):
+        (grad,) = torch.autograd.grad((logits[:, t] * weights).sum(), kept[0], retain_graph=True)
         worst = max(worst, _apart(grad[:, t + 1 :], torch.zeros(())))
     return worst
 
@@ -113,26 +116,28 @@ def no_look_ahead(case: Case) -> float:
 @torch.no_grad()
 def fused(case: Case) -> float:
     with _explicitly(case.model):
-        explicit = case.hidden()
-    return _apart(explicit, case.hidden())
+        explicit = case.logits()
+    return _apart(explicit, case.logits())
 
 
 @torch.no_grad()
 def watching(case: Case) -> float:
     """Bit for bit: 0 or 1."""
-    before = case.hidden()
+    before = case.logits()
     with watch(case.model):
-        during = case.hidden()
-    return 0.0 if torch.equal(before, during) and torch.equal(before, case.hidden()) else 1.0
+        during = case.logits()
+    return 0.0 if torch.equal(before, during) and torch.equal(before, case.logits()) else 1.0
 
 
 @torch.no_grad()
 def shown_is_read(case: Case) -> float:
     """The rows shown, times the values, through the output projection, are what the attention gave."""
     with _recorded(case.model) as record, watch(case.model) as seen:
-        case.hidden()
+        case.logits()
     worst = 0.0
     for name, attention in attentions(case.model).items():
+        if not record[name]:
+            continue  # it looked, but predicted from each key apart instead of reading
         for (kv, result), weights in zip(record[name], seen[name], strict=True):
             read = attention.output((weights @ kv.values).transpose(1, 2).flatten(2))
             worst = max(worst, _apart(read, result))
@@ -142,20 +147,20 @@ def shown_is_read(case: Case) -> float:
 @torch.no_grad()
 def rows_sum_to_one(case: Case) -> float:
     with watch(case.model) as seen:
-        case.hidden()
+        case.logits()
     return max((_apart(w.sum(-1), torch.ones_like(w.sum(-1))) for calls in seen.values() for w in calls), default=0.0)
 
 
 @torch.no_grad()
 def silence_speaks(case: Case) -> float:
     """0 when silencing any head changes the output, and speaking again restores it."""
-    before = case.hidden()
+    before = case.logits()
     for name, attention in attentions(case.model).items():
         for head in range(attention.heads):
             with silence(case.model, name, [head]):
-                if torch.equal(case.hidden(), before):
+                if torch.equal(case.logits(), before):
                     return 1.0
-    return 0.0 if torch.equal(case.hidden(), before) else 1.0
+    return 0.0 if torch.equal(case.logits(), before) else 1.0
 
 
 @torch.no_grad()
@@ -216,14 +221,24 @@ def _explicitly(model: Autoregressive) -> Iterator[None]:
 
 @contextmanager
 def _recorded(model: Autoregressive) -> Iterator[dict[str, list[tuple[KV, Tensor]]]]:
-    """What every look was given and gave."""
+    """What every look and every read was given and gave; a look that reads is recorded once."""
     record: dict[str, list[tuple[KV, Tensor]]] = {name: [] for name in attentions(model)}
 
     def recorder(name: str, attention: Attention) -> Callable[..., Tensor]:
-        def look(x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
-            record[name].append((kv, Attention.look(attention, x, kv, mask)))
-            return record[name][-1][1]
+        calls = record[name]
 
+        def look(x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
+            before = len(calls)
+            result = Attention.look(attention, x, kv, mask)
+            if len(calls) == before:
+                calls.append((kv, result))
+            return result
+
+        def read(weights: Tensor, kv: KV) -> Tensor:
+            calls.append((kv, Attention.read(attention, weights, kv)))
+            return calls[-1][1]
+
+        attention.read = read  # type: ignore[method-assign]
         return look
 
     with _patched(model, recorder):
@@ -239,7 +254,8 @@ def _patched(model: Autoregressive, look: Callable[[str, Attention], Callable[..
         yield
     finally:
         for attention in found.values():
-            del attention.look
+            for method in ("look", "read"):
+                attention.__dict__.pop(method, None)
 
 
 def _start(case: Case) -> State:

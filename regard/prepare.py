@@ -6,13 +6,15 @@ What is there already is kept, so that a run that was killed while it got ready 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from regard.config import DataConfig, Recipe, Split
 from regard.data.spoken import spoken
 from regard.data.store import Store
-from regard.data.text import BadLines, find, read_pairs
+from regard.data.synthetic import copies
+from regard.data.text import BadLines, find, read_pairs, unseen
 from regard.data.tokenizer import SOURCE_FILE, TARGET_FILE, Tokenizers, join
 from regard.errors import ConfigError, DataError, nearest
 from regard.metrics.translation import BLEU
@@ -40,7 +42,7 @@ def prepare(
         {split: hold(recipe, folder, split, tokenizers, say) for split in HELD if has(recipe.data, split)},
         tokens=recipe.train.tokens,
         seed=recipe.train.seed,
-        smoothing=recipe.task.smoothing,
+        task=recipe.task,
         bleu=bleu_of(recipe),
         how=recipe.decode,
     )
@@ -62,9 +64,9 @@ def hold(recipe: Recipe, folder: Path, split: Split, tokenizers: Tokenizers, say
 def _text(recipe: Recipe, place: Path, split: Split, store: Store) -> list[tuple[str, str]]:
     """The text of a held-out split, kept in the run: it is measured on what it was, whatever becomes of the file."""
     if not place.exists():
-        stored = set(store.lines)
-        lines = examples(recipe.data, split, BadLines())
-        pairs = [(source, target) for line, source, target in lines if line in stored]
+        lines = list(examples(recipe.data, split, BadLines()))
+        read, stored = Counter(line for line, _, _ in lines), Counter(store.lines)
+        pairs = [(source, target) for line, source, target in lines if stored[line] == read[line]]  # whole dialogues
         write(place, json.dumps(pairs, ensure_ascii=False).encode("utf-8", "replace"))
     try:
         return [(source, target) for source, target in json.loads(place.read_text("utf-8"))]
@@ -81,12 +83,21 @@ def bleu_of(recipe: Recipe) -> BLEU:
 def examples(data: DataConfig, split: Split, bad: BadLines) -> Iterator[tuple[int, str, str]]:
     """Line number, source and target of each example of a split."""
     if data.made is not None:
-        count = data.count if split == "train" else data.held
-        for number, (_, source, target) in enumerate(spoken(data.languages, split, count), 1):
+        for number, (source, target) in enumerate(_made(data, split), 1):
             yield number, source, target
         return
     files = [find(name) for name in getattr(data, split)]
-    yield from read_pairs(files, fields=data.fields, bad=bad, on_bad=data.bad_lines)
+    pairs = read_pairs(files, fields=data.fields, turns=data.turns, bad=bad, on_bad=data.bad_lines)
+    if data.unseen and split in HELD:
+        pairs = unseen(pairs, examples(data, "train", BadLines()), bad=bad, on_bad=data.bad_lines)
+    yield from pairs
+
+
+def _made(data: DataConfig, split: Split) -> Iterator[tuple[str, str]]:
+    count = data.count if split == "train" else data.held
+    if data.made == "copy":
+        return copies(split, count, longest=data.longest - 1)
+    return ((source, target) for _, source, target in spoken(data.languages, split, count))
 
 
 def has(data: DataConfig, split: str) -> bool:
@@ -96,8 +107,9 @@ def has(data: DataConfig, split: str) -> bool:
 def _check(recipe: Recipe) -> None:
     """What would only be missed hours later, at the first evaluation."""
     metric = recipe.train.metric
-    if metric not in MEASURES:
-        raise ConfigError(f"train.metric: the task measures no {metric!r}; {nearest(metric, MEASURES)}")
+    measured = (*MEASURES, "free_perplexity") if recipe.task.free_running else MEASURES
+    if metric not in measured:
+        raise ConfigError(f"train.metric: the task measures no {metric!r}; {nearest(metric, measured)}")
     bleu_of(recipe).counter()
     if not recipe.tokens.joint and getattr(recipe.model, "tied", None) == "all":
         raise ConfigError(

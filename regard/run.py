@@ -136,7 +136,7 @@ def evaluate(
         held = hold(recipe, place, split, pipeline.tokenizers, _sayer(console))
         found = measure(
             pipeline.model, pipeline.tokenizers, held, recipe.decode, bleu_of(recipe),
-            tokens=recipe.train.tokens, progress=tell,
+            free_running=recipe.task.free_running, tokens=recipe.train.tokens, progress=tell,
         )  # fmt: skip
     if split == "test" and not files and not how:
         with _writing(folder):
@@ -151,8 +151,12 @@ def report(found: Mapping[str, float]) -> Report:
 
 def _data_of(data: DataConfig, files: Sequence[str]) -> DataConfig:
     """The run's way of reading, on other files."""
-    fields = data.fields if len(files) == 1 else None
-    return DataConfig(train=tuple(files), test=tuple(files), fields=fields, bad_lines=data.bad_lines)
+    alone = len(files) == 1
+    jsonl = alone and Path(files[0].removesuffix(".xz")).suffix.lower() == ".jsonl"
+    return DataConfig(
+        train=tuple(files), test=tuple(files), bad_lines=data.bad_lines,
+        fields=data.fields if alone else None, turns=data.turns if jsonl else None,
+    )  # fmt: skip
 
 
 def rehearse(recipe: Recipe, console: Console) -> None:

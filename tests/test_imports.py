@@ -45,10 +45,12 @@ MAY: dict[str, set[str]] = {
     "laws": {"core", "decode"},
     "prepare": {"config", "data", "metrics", "tasks"},
     "pipeline": BELOW_THE_PIPELINE,
+    "alignment": ANYTHING,
     "card": ANYTHING,
     "run": ANYTHING,
     "doctor": ANYTHING,
     "demo": ANYTHING,
+    "reproduce": ANYTHING,
     "cli": ANYTHING,
     "__main__": ANYTHING,
     "__init__": {"core", "pipeline", "run"},  # the names that a user types, looked up when they are first used

@@ -44,10 +44,42 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "odd": {"dim": 15, "heads": 3},
         "bias": {"bias": True, "activation": "gelu"},
     },
+    "seq2seq": {
+        "bahdanau": {},
+        "sutskever": {"decoder": "sutskever"},
+        "as Sutskever trained it": {
+            "decoder": "sutskever", "cell": "lstm", "layers": 2, "bidirectional": False, "reverse": True,
+        },
+        "cho": {"decoder": "cho"},
+        "two lstm layers": {"cell": "lstm", "layers": 2},
+        "plain rnn, mean context": {"cell": "rnn", "context": "mean"},
+        "tied": {"tied": "all"},
+        "two vocabularies": {"tied": "target", "source_vocab": 17, "reverse": True},
+        "heads": {"heads": 2, "values": "projected"},
+        "dot": {"decoder": "luong", "score": "dot", "merge": "sum", "feeding": False},
+        "scaled dot": {"decoder": "luong", "score": "scaled_dot", "heads": 2},
+        "general": {"decoder": "luong", "score": "general"},
+        "concat": {"decoder": "luong", "score": "concat"},
+        "mlp": {"decoder": "luong", "score": "mlp", "heads": 2},
+        "cosine": {"decoder": "luong", "score": "cosine"},
+        "location": {"decoder": "luong", "score": "location", "positions": 6},
+        "scaled dot, literal": {"decoder": "luong", "score": "scaled_dot_literal", "merge": "sum"},
+        "concat, literal": {"decoder": "luong", "score": "concat_literal"},
+        "cosine, literal": {"decoder": "luong", "score": "cosine_literal"},
+        "local-m": {"window": "local-m", "reach": 2},
+        "local-m at once": {"decoder": "luong", "feeding": False, "window": "local-m", "reach": 2},
+        "local-p": {"decoder": "luong", "score": "general", "window": "local-p", "reach": 2},
+        "hard": {"choice": "hard"},
+        "marginal": {"decoder": "luong", "choice": "marginal", "feeding": False, "score": "general"},
+    },
+}  # fmt: skip
+SMALL: dict[str, dict[str, Any]] = {
+    "transformer": {"vocab": VOCAB, "dim": 16, "heads": 2, "layers": 2, "hidden": 32, "dropout": 0.1},
+    "seq2seq": {"vocab": VOCAB, "dim": 16, "embedding": 12, "dropout": 0.1},
 }
-SMALL = {"transformer": {"vocab": VOCAB, "dim": 16, "heads": 2, "layers": 2, "hidden": 32, "dropout": 0.1}}
 # Parameters that have no gradient, and why.
 EXEMPT = {"score.key.bias": "adds the same to all scores of a query, and a softmax does not see that"}
+UNMOVED = {"hard": ("cross.score", "a choice has no gradient; in training REINFORCE gives one")}
 
 every_shape = pytest.mark.parametrize(
     ("system", "shape"), [(system, shape) for system in SHAPES for shape in SHAPES[system]]
@@ -84,6 +116,10 @@ def loss_of(model: Autoregressive, source: Tensor, real: Tensor, target: Tensor,
     return loss
 
 
+def gradients(loss: Tensor, model: Autoregressive) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+
+
 def test_a_system_registers_or_does_not_ship() -> None:
     import regard.models
 
@@ -96,7 +132,10 @@ def test_a_system_registers_or_does_not_ship() -> None:
 @every_shape
 @pytest.mark.parametrize("law", LAWS)
 def test_law(system: str, shape: str, law: str) -> None:
-    assert LAWS[law].check(case(system, shape)) <= LAWS[law].limit, LAWS[law].says
+    some = case(system, shape)
+    if why := some.model.exempt.get(law):
+        pytest.skip(why)
+    assert LAWS[law].check(some) <= LAWS[law].limit, LAWS[law].says
 
 
 @pytest.mark.parametrize("system", SHAPES)
@@ -114,7 +153,7 @@ def test_every_parameter_gets_a_gradient(system: str, shape: str) -> None:
     some = case(system, shape)
     loss_of(some.model, some.source, some.real, some.target, 0.1).total.backward()
     for name, parameter in some.model.named_parameters():
-        if not name.endswith(tuple(EXEMPT)):
+        if not name.endswith(tuple(EXEMPT)) and UNMOVED.get(shape, ("nothing",))[0] not in name:
             assert parameter.grad is not None, name
             assert parameter.grad.abs().max() > 1e-9, name
     some.model.zero_grad()
@@ -126,7 +165,7 @@ def test_one_batch_can_be_learnt(system: str, shape: str) -> None:
     some = case(system, shape)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     losses = []
-    for _ in range(70):
+    for _ in range(100):
         loss = loss_of(
             model.eval(), some.source, some.real, some.target
         )  # without dropout: it is to be learnt by heart
@@ -162,13 +201,13 @@ def test_four_eighths_are_one_batch_of_32(system: str, shape: str) -> None:
     whole = make_case(model, VOCAB, source_vocab=SHAPES[system][shape].get("source_vocab"), rows=32)
     target = whole.target * (torch.arange(8) < torch.linspace(8, 2, 32).long()[:, None])
     loss = loss_of(model, whole.source, whole.real, target, 0.1)
-    wanted = torch.autograd.grad(loss.total / loss.count, list(model.parameters()))
+    wanted = gradients(loss.total / loss.count, model)
     eighths = zip(whole.source.split(8), whole.real.split(8), target.split(8), strict=True)
     pieces = [loss_of(model, source, real, words, 0.1) for source, real, words in eighths]
     count = sum(piece.count for piece in pieces)
     assert count == loss.count
     assert len({piece.count for piece in pieces}) == 4
-    found = [torch.autograd.grad(piece.total / count, list(model.parameters())) for piece in pieces]
+    found = [gradients(piece.total / count, model) for piece in pieces]
     for whole_one, parts in zip(wanted, zip(*found, strict=True), strict=True):
         torch.testing.assert_close(torch.stack(parts).sum(0), whole_one, rtol=0, atol=1e-12)
 

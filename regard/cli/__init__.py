@@ -26,6 +26,7 @@ from regard.cli.asking import (
 from regard.cli.flags import arguments, split_at_dashes
 from regard.cli.help import Verb, print_help, print_recipe, print_verbs
 from regard.cli.making import DemoOptions, TrainOptions, demo, recipes, resume, train
+from regard.cli.reproducing import ReproduceOptions, reproduce
 from regard.cli.shared import Nothing, err, out
 from regard.config import Recipe, make_recipe, read_toml
 from regard.errors import ConfigError, RegardError, nearest
@@ -140,4 +141,11 @@ VERBS = {
         look,
     ),
     "doctor": Verb("run the laws on your own model", "RUN", "regard doctor runs/demo", DoctorOptions, doctor),
+    "reproduce": Verb(
+        "a whole table of runs: published ones beside ours",
+        "TABLE [--data NAME] [--quick] [--out FOLDER]",
+        "regard reproduce attention --show",
+        ReproduceOptions,
+        reproduce,
+    ),
 }

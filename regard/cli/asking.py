@@ -29,6 +29,8 @@ class EvaluateOptions(DecodeConfig):
     """Files to evaluate on instead of the run's own split: two line-aligned files, one .tsv or one .jsonl."""
     split: Split = "test"
     """Which split of the run's own data."""
+    alignment: int = Field(0, ge=0)
+    """Also the alignment error rate on so many phrases, where the true alignment is known: made = "spoken"."""
     json_: bool = Field(False, alias="json")
     """Print JSON alone."""
     device: str = "auto"
@@ -37,12 +39,16 @@ class EvaluateOptions(DecodeConfig):
 
 def evaluate(argv: list[str]) -> None:
     folder, _, options, how = run_of(argv, EvaluateOptions)
-    from regard import run
+    from regard import load, run
 
     console = err if options.json_ else out
     found = run.evaluate(
         folder, console, split=options.split, files=options.data, device=options.device, how=how
     )  # fmt: skip
+    if options.alignment:
+        from regard.alignment import measure_alignment
+
+        found["alignment_error"] = measure_alignment(load(folder, device=options.device), options.alignment)
     if options.json_:
         print(json.dumps(run.report(found), ensure_ascii=False))
     else:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import torch
 from torch import Tensor, nn
 
 from regard.core.head import Head
@@ -15,7 +20,9 @@ class Autoregressive(nn.Module):
     """
 
     head: Head
+    words: nn.Embedding  # of what it writes
     longest: int | None = None  # tokens that it can read or write, where there is a limit
+    exempt: Mapping[str, str] = MappingProxyType({})  # laws that do not hold for it by intention, and why
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
         """The state before the first token: of a source (B, S), or of `rows` empty beginnings."""
@@ -30,6 +37,27 @@ class Autoregressive(nn.Module):
         hidden, state = self.states(tokens, state)
         return self.head.logits(hidden[:, -1]), state
 
-    def forward(self, source: Tensor | None, real: Tensor | None, target: Tensor) -> tuple[Tensor, State]:
-        """Training enters here by __call__, so that the hooks of DDP and FSDP run."""
-        return self.states(target, self.start(source, real, rows=len(target)))
+    def forward(
+        self, source: Tensor | None, real: Tensor | None, target: Tensor, told: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Training enters here by __call__, so that the hooks of DDP and FSDP run.
+
+        `told` (B, T): where it is False, the model hears its own likeliest word instead of the target's.
+        """
+        state = self.start(source, real, rows=len(target))
+        return self.states(target, state) if told is None else self._hearing_itself(target, told, state)
+
+    def _hearing_itself(self, target: Tensor, told: Tensor, state: State) -> tuple[Tensor, State]:
+        pieces: list[Tensor] = []
+        notes: list[dict[str, Tensor]] = []
+        tokens = target[:, :1]  # there is nothing to hear before the first
+        for t in range(target.shape[1]):
+            if t:
+                with torch.no_grad():
+                    own = self.head.logits(pieces[-1][:, -1]).argmax(-1, keepdim=True)
+                tokens = torch.where(told[:, t : t + 1], target[:, t : t + 1], own)
+            hidden, state = self.states(tokens, state)
+            pieces.append(hidden)
+            notes.append(state.notes)
+        joined = {name: torch.cat([note[name] for note in notes], 1) for name in state.notes}
+        return torch.cat(pieces, 1), replace(state, notes=joined)

@@ -1,4 +1,4 @@
-"""The Transformer's block: sublayers, each inside a residual whose order is a value."""
+"""The Transformer's block: sublayers, each inside a residual whose order and norm are values."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from regard.core.attention import Attention
 from regard.core.dropout import dropout
 from regard.core.linear import Linear
 from regard.core.mask import Mask
+from regard.core.norm import LayerNorm, Norm
 from regard.core.state import KV
 
 Sublayer = Callable[[Tensor], Tensor]
@@ -20,9 +21,9 @@ Sublayer = Callable[[Tensor], Tensor]
 class PostNorm(nn.Module):
     """LN(x + f(x)), as in the paper."""
 
-    def __init__(self, dim: int, dropout: float = 0.0, epsilon: float = 1e-5) -> None:
+    def __init__(self, dim: int, dropout: float = 0.0, norm: Norm = LayerNorm) -> None:
         super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(dim, epsilon), dropout
+        self.norm, self.dropout = norm(dim), dropout
 
     def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
         return self.norm(x + self.drop(sublayer(x)))
@@ -31,7 +32,7 @@ class PostNorm(nn.Module):
         return dropout(x, self.dropout) if self.training else x
 
     @staticmethod
-    def closing(dim: int, epsilon: float = 1e-5) -> nn.Module:
+    def closing(dim: int, norm: Norm = LayerNorm) -> nn.Module:
         """What a stack of such blocks ends with: each ends with its own norm already."""
         return nn.Identity()
 
@@ -43,8 +44,8 @@ class PreNorm(PostNorm):
         return x + self.drop(sublayer(self.norm(x)))
 
     @staticmethod
-    def closing(dim: int, epsilon: float = 1e-5) -> nn.Module:
-        return nn.LayerNorm(dim, epsilon)
+    def closing(dim: int, norm: Norm = LayerNorm) -> nn.Module:
+        return norm(dim)
 
 
 RESIDUALS: dict[str, type[PostNorm]] = {"post": PostNorm, "pre": PreNorm}

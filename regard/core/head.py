@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from regard.core.linear import Product
 
@@ -106,6 +107,42 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None
+
+
+class Mixture(Head):
+    """Predictions of S vectors, each with its share: p = Σᵢ αᵢ softmax(W hᵢ). A hidden state is (S, dim + 1), log αᵢ
+    its last column.
+
+    What hard attention says before it has chosen: the sum over all choices, weighted by how likely they are.
+    """
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """log p, (…, S, dim + 1) -> (…, V)."""
+        z = self.product(hidden[..., :-1])
+        each = z.to(torch.promote_types(z.dtype, torch.float32)).log_softmax(-1)
+        return (each + hidden[..., -1:]).logsumexp(-2)
+
+    @torch.no_grad()
+    def logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        pieces = [self.logits(h) for h in hidden.split(self._columns(hidden), 1)]
+        return torch.cat(pieces, 1).gather(-1, targets[..., None]).squeeze(-1)
+
+    def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor, smoothing: float = 0.0) -> Loss:
+        total = nll = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
+        columns = self._columns(hidden)
+        for h, y, r in zip(hidden.split(columns, 1), targets.split(columns, 1), real.split(columns, 1), strict=True):
+            gold, mean = checkpoint(self._gold_and_mean, h, y, use_reentrant=False)
+            nll = nll - gold[r].sum()
+            total = total - ((1 - smoothing) * gold + smoothing * mean)[r].sum()
+        return Loss(total, int(real.sum()), {"nll": nll.detach()})
+
+    def _gold_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logp = self.logits(hidden)
+        return logp.gather(-1, targets[..., None]).squeeze(-1), logp.mean(-1)
+
+    def _columns(self, hidden: Tensor) -> int:
+        """Target positions at a time: each is a table of (B, S, V)."""
+        return max(1, _rows(hidden, len(self.weight)) // (hidden.shape[0] * hidden.shape[2]))
 
 
 def _rows(hidden: Tensor, vocab: int) -> int:

@@ -1,4 +1,4 @@
-"""Raw text in: pairs of sentences from two line-aligned files, one .tsv or one .jsonl, a line at a time.
+"""Raw text in: pairs of sentences from two line-aligned files, one .tsv or one .jsonl, a line at a time; plain or .xz.
 
 Only a line feed ends a line (U+2028 and its relatives are ordinary characters), so line 17 is what `sed -n 17p` prints.
 Outer white space is taken off both sides, a byte order mark off the file.
@@ -8,12 +8,15 @@ A bad line is counted and named, then skipped or refused.
 from __future__ import annotations
 
 import json
+import lzma
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BufferedIOBase
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from regard.data.dialogue import exchanges
 from regard.errors import ConfigError, DataError
 
 OnBad: TypeAlias = Literal["skip", "refuse"]
@@ -25,6 +28,8 @@ ENCODING = "not UTF-8"
 EMPTY = "with an empty side"
 JSON = "not JSON"
 KEYS = "with a missing key"
+SPEAKERS = "without two speakers"
+SEEN = "seen in training"
 TOO_LONG = "too long"
 
 
@@ -35,6 +40,7 @@ class BadLines:
 
     def __init__(self) -> None:
         self.file = "the data"
+        self.unit = "lines"
         self.read = 0
         self.counts: dict[str, int] = {}
         self.first: dict[str, list[int]] = {}
@@ -54,12 +60,12 @@ class BadLines:
 
     def __str__(self) -> str:
         kinds = [f"{count:,} {kind} ({self._lines(kind)})" for kind, count in self.counts.items()]
-        return f"{len(self):,} of {self.read:,} lines skipped" + (f": {', '.join(kinds)}" if kinds else "")
+        return f"{len(self):,} of {self.read:,} {self.unit} skipped" + (f": {', '.join(kinds)}" if kinds else "")
 
     def _lines(self, kind: str) -> str:
         count, first = self.counts[kind], self.first[kind]
-        more = ", …" if count > len(first) else ""
-        return f"line{'s' if count > 1 else ''} {', '.join(map(str, first))}{more}"
+        lines, more = dict.fromkeys(first), ", …" if count > len(first) else ""
+        return f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}{more}"
 
 
 def find(path: str) -> Path:
@@ -74,20 +80,43 @@ def find(path: str) -> Path:
 
 
 def read_pairs(
-    files: Sequence[Path], *, fields: Fields | None = None, bad: BadLines, on_bad: OnBad = "skip"
+    files: Sequence[Path],
+    *,
+    fields: Fields | None = None,
+    turns: str | None = None,
+    bad: BadLines,
+    on_bad: OnBad = "skip",
 ) -> Iterator[Pair]:
-    """Every good line as (line number, source, target); the bad ones go to `bad`."""
-    split = _split(files, fields)
-    bad.file = " + ".join(path.name for path in files)
+    """Every pair of every good line as (line number, source, target); the bad ones go to `bad`."""
+    split = _split(files, fields, turns)
+    bad.file, bad.unit = " + ".join(path.name for path in files), "lines" if turns is None else "exchanges"
     for number, raw in enumerate(_rows(files), 1):
-        bad.read += 1
         try:
             row = [_decode(path, side) for path, side in zip(files, raw, strict=True)]
-            source, target = _filled(*split(row))
+            pairs = [_filled(*pair) for pair in split(row)]
         except _Bad as error:
+            bad.read += 1
             bad.add(error.kind, number, error.what, on_bad=on_bad)
         else:
-            yield number, source, target
+            bad.read += len(pairs)
+            yield from ((number, *pair) for pair in pairs)
+
+
+def unseen(held: Iterable[Pair], shown: Iterable[Pair], *, bad: BadLines, on_bad: OnBad = "skip") -> Iterator[Pair]:
+    """The held-out pairs that training has not shown; only what is held out is kept in memory."""
+    pairs = list(held)
+    ours = {_gist(pair) for pair in pairs}
+    seen = {gist for pair in shown if (gist := _gist(pair)) in ours}
+    for pair in pairs:
+        if _gist(pair) in seen:
+            bad.add(SEEN, pair[0], f"training shows it too: {_short(pair[1])}", on_bad=on_bad)
+        else:
+            yield pair
+
+
+def _gist(pair: Pair) -> tuple[str, ...]:
+    """Letters and digits of both sides: another comma or capital makes nothing new."""
+    return tuple("".join(filter(str.isalnum, side.casefold())) for side in pair[1:])
 
 
 class _Bad(Exception):
@@ -97,18 +126,24 @@ class _Bad(Exception):
         self.kind, self.what = kind, what
 
 
-Split: TypeAlias = Callable[[list[str]], tuple[str, str]]
+Split: TypeAlias = Callable[[list[str]], list[tuple[str, str]]]
 
 
-def _split(files: Sequence[Path], fields: Fields | None) -> Split:
-    """How a row of these files becomes two sides."""
-    match [path.suffix.lower() for path in files]:
+def _split(files: Sequence[Path], fields: Fields | None, turns: str | None) -> Split:
+    """How a row of these files becomes pairs: one, or all exchanges of a dialogue."""
+    match [Path(path.name.lower().removesuffix(".xz")).suffix for path in files]:
+        case _ if turns is not None and fields is not None:
+            raise ConfigError(f"data.turns = {turns!r} beside data.fields = {list(fields)}: leave one of them out")
+        case [".jsonl"] if turns is not None:
+            return _turns(turns)
+        case _ if turns is not None:
+            raise ConfigError(f"data.turns = {turns!r} is for one .jsonl; leave it out for other files")
         case [".tsv"]:
             return _columns(fields)
         case [".jsonl"]:
             return _keys(fields)
         case [_, _] if fields is None:
-            return lambda row: (row[0], row[1])
+            return lambda row: [(row[0], row[1])]
         case [_, _]:
             raise ConfigError(f"data.fields = {fields} is for one .tsv or .jsonl; leave it out for two files")
     names = ", ".join(str(path) for path in files) or "no file"
@@ -120,14 +155,14 @@ def _columns(fields: Fields | None) -> Split:
         raise ConfigError(f"data.fields = {list(fields)}: a .tsv has columns 0, 1, …; write for example [0, 1]")
     first, second = (int(field) for field in fields or (0, 1))
 
-    def split(row: list[str]) -> tuple[str, str]:
+    def split(row: list[str]) -> list[tuple[str, str]]:
         columns = row[0].split("\t")
         if fields is None and len(columns) != 2:
             wrong = "where 2 were wanted (data.fields picks two of many)"
         elif len(columns) <= max(first, second):
             wrong = f"where data.fields asks for {first} and {second}, counted from 0"
         else:
-            return columns[first], columns[second]
+            return [(columns[first], columns[second])]
         raise _Bad(COLUMNS, f"{len(columns)} column{'s'[: len(columns) > 1]} {wrong}: {_short(row[0])}")
 
     return split
@@ -138,20 +173,37 @@ def _keys(fields: Fields | None) -> Split:
         raise ConfigError(f'data.fields = {list(fields)}: a .jsonl has keys; write for example ["source", "target"]')
     first, second = (str(field) for field in fields or ("source", "target"))
 
-    def split(row: list[str]) -> tuple[str, str]:
-        try:
-            values = json.loads(row[0])
-        except (ValueError, RecursionError):
-            raise _Bad(JSON, f"not JSON: {_short(row[0])}") from None
-        return _value(values, first, row[0]), _value(values, second, row[0])
+    def split(row: list[str]) -> list[tuple[str, str]]:
+        source, target = _values(row[0], first, second, named="data.fields names the two keys")
+        return [(source, target)]
 
     return split
 
 
-def _value(values: object, key: str, line: str) -> str:
+def _turns(key: str) -> Split:
+    def split(row: list[str]) -> list[tuple[str, str]]:
+        (dialogue,) = _values(row[0], key, named="data.turns names the key")
+        found = exchanges(dialogue)
+        if not found:
+            wanted = 'where lines "speaker: words" of two speakers were wanted'
+            raise _Bad(SPEAKERS, f"nobody answers {wanted}, under the key {key!r}: {_short(dialogue)}")
+        return found
+
+    return split
+
+
+def _values(line: str, *keys: str, named: str) -> list[str]:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        raise _Bad(JSON, f"not JSON: {_short(line)}") from None
+    return [_value(values, key, named, line) for key in keys]
+
+
+def _value(values: object, key: str, named: str, line: str) -> str:
     text = values.get(key) if isinstance(values, dict) else None
     if not isinstance(text, str):
-        raise _Bad(KEYS, f"no text under the key {key!r} (data.fields names the two keys): {_short(line)}")
+        raise _Bad(KEYS, f"no text under the key {key!r} ({named}): {_short(line)}")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -174,7 +226,7 @@ def _rows(files: Sequence[Path]) -> Iterator[tuple[bytes, ...]]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             line = None
             for number, line in enumerate(file):
                 yield (line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line).rstrip(b"\r\n")
@@ -182,10 +234,16 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path}: no such file; name one that is there") from None
     except IsADirectoryError:
         raise DataError(f"{path}: a folder; name the file in it") from None
+    except (lzma.LZMAError, EOFError) as error:
+        raise DataError(f"{path}: not a whole .xz file ({error}); compress it again, or name the plain file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; name a file that can") from None
     if line is None:
         raise DataError(f"{path}: empty; name a file with a sentence on every line")
+
+
+def _open(path: Path) -> BufferedIOBase:
+    return lzma.open(path) if path.suffix.lower() == ".xz" else path.open("rb")
 
 
 def _decode(path: Path, raw: bytes) -> str:

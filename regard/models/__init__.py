@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 MODELS = {
+    "seq2seq": ("regard.models.seq2seq", "Seq2Seq"),
     "transformer": ("regard.models.transformer", "Transformer"),
 }
 

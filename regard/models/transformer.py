@@ -21,6 +21,7 @@ from regard.core.block import RESIDUALS, Block, FeedForward
 from regard.core.dropout import dropout
 from regard.core.head import Head
 from regard.core.mask import Mask
+from regard.core.norm import NORMS
 from regard.core.position import POSITIONS
 from regard.core.state import KV, State
 from regard.errors import ConfigError
@@ -43,6 +44,9 @@ class Config(ModelConfig):
     attention_dropout: float = Field(0.0, ge=0, lt=1)
     activation_dropout: float = Field(0.0, ge=0, lt=1)
     norm: Literal["post", "pre"] = "post"
+    """After each residual, as in the paper, or before each sublayer."""
+    normalise: Literal["layer", "layer_unbiased", "batch", "none"] = "layer"
+    """Which norm stands there."""
     activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     context: int = Field(1024, ge=1, le=1_048_576)
@@ -79,7 +83,8 @@ class Transformer(Autoregressive):
         self.positions = POSITIONS[config.positions](config.dim, config.context)
         self.encoder = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.decoder = nn.ModuleList(_block(config, cross=True) for _ in range(config.decoder_layers or config.layers))
-        self.encoder_norm, self.decoder_norm = (RESIDUALS[config.norm].closing(config.dim) for _ in range(2))
+        residual, norm = RESIDUALS[config.norm], NORMS[config.normalise]
+        self.encoder_norm, self.decoder_norm = (residual.closing(config.dim, norm) for _ in range(2))
         self.head = Head(config.dim, vocab, tied=None if config.tied == "none" else self.words)
         self.apply(_initialise)
 
@@ -114,9 +119,9 @@ def _block(config: Config, cross: bool = False) -> Block:
         return Attention(config.dim, heads=config.heads, dropout=config.attention_dropout, bias=config.bias)
 
     feed_forward = FeedForward(config.dim, config.hidden, config.activation, config.activation_dropout)
-    residual = RESIDUALS[config.norm]
+    residual, norm = RESIDUALS[config.norm], NORMS[config.normalise]
     return Block(
-        attention(), feed_forward, lambda: residual(config.dim, config.dropout), attention() if cross else None
+        attention(), feed_forward, lambda: residual(config.dim, config.dropout, norm), attention() if cross else None
     )
 
 

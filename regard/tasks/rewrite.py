@@ -12,18 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.core.attention import Attention
 from regard.core.autoregressive import Autoregressive
 from regard.core.head import Loss
-from regard.core.watch import attentions, watch
+from regard.core.watch import watch
 from regard.data.batch import Batch, Batches, in_order, pad
 from regard.data.store import Store
 from regard.data.tokenizer import BOS, EOS, PAD, Tokenizers
 from regard.decode import Coverage, Hypothesis, beam, greedy, sample
 from regard.decode.filters import limits, shapes
 from regard.decode.search import PENALTIES
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
 from regard.metrics.translation import BLEU, bleu, chrf, exact_match, perplexity
+from regard.tasks.forcing import chance_of_truth, coins
+from regard.tasks.reinforce import with_choices
 
 Progress = Callable[[int, int], None]  # done, of how many
 
@@ -60,12 +63,12 @@ class Rewrite:
         *,
         tokens: int,
         seed: int,
-        smoothing: float,
+        task: Any,
         bleu: BLEU,
         how: Any,
     ) -> None:
         self.tokenizers, self.held, self.how = tokenizers, held, how
-        self.tokens, self.smoothing, self.bleu = tokens, smoothing, bleu
+        self.tokens, self.settings, self.bleu = tokens, task, bleu
         self.batches = Batches(train, tokens=tokens, seed=seed)
         self.fingerprint = train.fingerprint
 
@@ -78,22 +81,52 @@ class Rewrite:
         return self.batches.epoch(step, world)
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
-        return teacher_forced(model, batch, self.smoothing)
+        """`carry` counts batches for scheduled sampling and remembers what is usual for hard attention; else None."""
+        settings, carried = self.settings, carry or {}
+        told, wanted = batch.target[:, :-1], batch.target[:, 1:]
+        heard = coins(told, chance_of_truth(carried.get("batches", 0), settings))
+        hidden, state = model(batch.source, batch.real, told, heard)
+        real = wanted != PAD
+        loss: Loss = model.head(hidden, wanted, real=real, smoothing=settings.smoothing)  # type: ignore[operator]
+        after = {} if settings.forcing_end is None else {"batches": carried.get("batches", 0) + 1}
+        if "choice" in state.notes:
+            loss.total, after["usual"] = with_choices(
+                loss, model.head, hidden, wanted, real, state.notes, settings, carried.get("usual")  # type: ignore[arg-type]
+            )  # fmt: skip
+        loss.carry = after or None
+        return loss
 
     def evaluate(self, model: nn.Module, split: str, progress: Progress | None = None) -> dict[str, float]:
         if split not in self.held:
             return {}
         assert isinstance(model, Autoregressive)
         how, held = self.how, self.held[split]
-        return measure(model, self.tokenizers, held, how, self.bleu, tokens=self.tokens, progress=progress)
+        return measure(
+            model, self.tokenizers, held, how, self.bleu,
+            free_running=self.settings.free_running, tokens=self.tokens, progress=progress,
+        )  # fmt: skip
 
 
-def teacher_forced(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Each word is predicted from the true words before it."""
-    told, wanted = batch.target[:, :-1], batch.target[:, 1:]
-    hidden, _ = model(batch.source, batch.real, told)
-    loss: Loss = model.head(hidden, wanted, real=wanted != PAD, smoothing=smoothing)  # type: ignore[operator]
-    return loss
+def surprise(model: Autoregressive, batch: Batch, told: Tensor | None = None) -> Tensor:
+    """Negative log-likelihood of each real word of a batch, the true words before it given, or those that it said."""
+    before, wanted = batch.target[:, :-1], batch.target[:, 1:]
+    hidden, _ = model(batch.source, batch.real, before, told)
+    return -model.head.logprobs(hidden, wanted)[wanted != PAD]
+
+
+@torch.inference_mode()
+def free_perplexity(model: Autoregressive, held: Held, *, tokens: int = 4096) -> float:
+    """Of the reference's words, given those that the model said before them."""
+    device = next(model.parameters()).device
+    nll, count = 0.0, 0
+    for batch in in_order(held.store, tokens=tokens):
+        batch = batch.to(device)
+        lost = surprise(model, batch, torch.zeros_like(batch.target[:, :-1], dtype=torch.bool))
+        nll, count = nll + float(lost.double().sum()), count + len(lost)
+    definition = (
+        f"exp of the mean negative log-likelihood of {count} tokens, each given the model's own words before it"
+    )
+    return Measure(math.exp(min(nll / count, 700.0)), definition)
 
 
 @torch.inference_mode()
@@ -104,6 +137,7 @@ def measure(
     how: Any,
     scale: BLEU,
     *,
+    free_running: bool = False,
     tokens: int = 4096,
     progress: Progress | None = None,
 ) -> dict[str, float]:
@@ -111,17 +145,18 @@ def measure(
     device = next(model.parameters()).device
     nll, count = 0.0, 0
     for batch in in_order(held.store, tokens=tokens):
-        loss = teacher_forced(model, batch.to(device))
-        nll, count = nll + float(loss.parts["nll"]), count + loss.count
+        lost = surprise(model, batch.to(device))
+        nll, count = nll + float(lost.double().sum()), count + len(lost)
     answers = rewrite(model, tokenizers, held.sources, how, tokens=tokens, progress=progress)
     texts = [answer.texts[0] for answer in answers]
-    return {
+    found: dict[str, float] = {
         "loss": Measure(nll / count, f"mean negative log-likelihood of {count} tokens, teacher-forced, unsmoothed"),
         "perplexity": perplexity(nll, count),
         "bleu": bleu(texts, held.references, scale),
         "chrf": chrf(texts, held.references, scale),
         "exact": exact_match(texts, held.references, scale),
     }
+    return {**found, "free_perplexity": free_perplexity(model, held, tokens=tokens)} if free_running else found
 
 
 @torch.inference_mode()
@@ -248,7 +283,10 @@ def _coverage(model: nn.Module, weight: float, real: Tensor) -> Iterator[Coverag
     if not weight:
         yield None
         return
-    name = [name for name in attentions(model) if name.endswith("cross")][-1]
+    names = [name for name, part in model.named_modules() if isinstance(part, Attention) and name.endswith("cross")]
+    if not names:
+        raise ConfigError("decode.coverage: this model has no attention whose coverage could be measured; write 0")
+    name = names[-1]
     with watch(model, name, queries=[-1]) as seen:
         yield Coverage(weight, lambda: seen[name].pop()[:, :, -1].mean(1), real)
 

@@ -25,7 +25,7 @@ from regard.training.run import Run, due, micro_batches, over
 from regard.training.state import undisturbed
 from regard.training.stop import Interrupted, Stop
 
-BETTER_LOWER = ("loss", "perplexity")
+BETTER_LOWER = ("loss", "perplexity", "free_perplexity")
 
 Sums = dict[str, Any]  # tensors on the device, and plain numbers
 

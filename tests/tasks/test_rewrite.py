@@ -17,7 +17,7 @@ from regard.data.tokenizer import BOS, EOS
 from regard.metrics.translation import BLEU
 from regard.pipeline import Pipeline
 from regard.prepare import hold, prepare
-from regard.tasks.rewrite import Held, Rewrite, _by_length, _seed, measure, rewrite, teacher_forced
+from regard.tasks.rewrite import Held, Rewrite, _by_length, _seed, measure, rewrite, surprise
 
 PAIRS = tiny.pairs(6)
 
@@ -44,17 +44,18 @@ def batch_of(model: Pipeline, pairs: list[tuple[str, str]]) -> Batch:
 
 
 @torch.inference_mode()
-def test_the_loss_is_the_summed_score_of_the_targets(model: Pipeline) -> None:
-    loss = teacher_forced(model.model, batch_of(model, PAIRS))
-    scores = model.score(PAIRS)
-    assert loss.total.item() == pytest.approx(-sum(map(sum, scores)), rel=1e-5)
+def test_the_loss_is_the_summed_score_of_the_targets(model: Pipeline, task: Rewrite) -> None:
+    batch, scores = batch_of(model, PAIRS), model.score(PAIRS)
+    loss = task.loss(model.model, batch, None)
+    assert loss.parts["nll"].item() == pytest.approx(-sum(map(sum, scores)), rel=1e-5)
+    assert surprise(model.model, batch).sum().item() == pytest.approx(-sum(map(sum, scores)), rel=1e-5)
     assert loss.count == sum(map(len, scores))
 
 
 @torch.inference_mode()
-def test_the_loss_of_a_batch_is_the_sum_of_its_rows(model: Pipeline) -> None:
-    whole = teacher_forced(model.model, batch_of(model, PAIRS), smoothing=0.1)
-    alone = [teacher_forced(model.model, batch_of(model, [pair]), smoothing=0.1) for pair in PAIRS]
+def test_the_loss_of_a_batch_is_the_sum_of_its_rows(model: Pipeline, task: Rewrite) -> None:
+    whole = task.loss(model.model, batch_of(model, PAIRS), None)
+    alone = [task.loss(model.model, batch_of(model, [pair]), None) for pair in PAIRS]
     assert whole.total.item() == pytest.approx(sum(loss.total.item() for loss in alone), rel=1e-5)
 
 
