@@ -179,7 +179,8 @@ def _softmax(table: Tensor, seen: Tensor | None) -> Tensor:
     """A row with nothing to see becomes zero, as in the fused kernel; -inf would make it NaN."""
     if seen is None:
         return table.softmax(-1)
-    return table.masked_fill(~seen, torch.finfo(table.dtype).min).softmax(-1).masked_fill(~seen, 0.0)
+    hidden = ~seen
+    return table.masked_fill(hidden, torch.finfo(table.dtype).min).softmax(-1).masked_fill(hidden, 0.0)
 
 
 def _fused(dots: Dots, v: Tensor, mask: Mask, dropout: float) -> Tensor:

@@ -60,21 +60,22 @@ class Recurrent(nn.Module):
 
     # ---- word by word
 
-    def inputs(self, x: Tensor, start: int = 0) -> Tensor:
-        """What x, some of the lowest layer's inputs from `start` on, adds to its gates: Wx, (…, gates · dim).
-        Those that begin at 0 bring the bias."""
+    def inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What x, the first of the lowest layer's inputs, adds to its gates, Wx + b, (…, gates · dim); and the matrix
+        of the other inputs, cut out once: the gradient of every cut is as large as the whole."""
         weight, _, bias, _ = self._weights(0)
-        return F.linear(x, weight[:, start : start + x.shape[-1]], bias if start == 0 else None)
+        own, other = weight.split([x.shape[-1], weight.shape[-1] - x.shape[-1]], 1)
+        return F.linear(x, own, bias), other.T
 
     def advance(self, gates: Tensor, past: Past) -> tuple[Tensor, Past]:
         """One word: the lowest layer's gates (B, gates · dim), the state -> the topmost output (B, dim), the state."""
+        before = list(zip(*(t.unbind(1) for t in past), strict=True))
         states: list[Past] = []
         for layer in range(self.layers):
             weight, feedback, bias, feedback_bias = self._weights(layer)
             if layer:
                 gates = F.linear(F.dropout(states[-1][0], self.body.dropout, self.training), weight, bias)
-            before = tuple(t[:, layer] for t in past)
-            states.append(STEPS[self.cell](gates, F.linear(before[0], feedback, feedback_bias), before))
+            states.append(STEPS[self.cell](gates, F.linear(before[layer][0], feedback, feedback_bias), before[layer]))
         return states[-1][0], tuple(torch.stack(tensors, 1) for tensors in zip(*states, strict=True))
 
     def _weights(self, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

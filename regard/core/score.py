@@ -22,7 +22,8 @@ from torch.utils.checkpoint import checkpoint
 from regard.core.linear import Linear
 from regard.errors import ConfigError, DataError, nearest
 
-CHUNK = 2**22  # most numbers alive at once where every query meets every key in a hidden layer; what a CPU has near
+CHUNK = 2**23  # most numbers alive at once on a CPU where every query meets every key in a hidden layer: 32 MiB, which
+# go back to the system when they are freed; of smaller pieces the heap keeps a gigabyte
 CHUNK_GPU = 2**26
 
 
@@ -156,7 +157,7 @@ class Additive(Score):
 
     def energy(self, q: Tensor, k: Tensor) -> Tensor:
         hidden = (q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_()
-        return (hidden @ self.v.unsqueeze(1)).squeeze(-1)
+        return _along(hidden, self.v)
 
 
 class Concat(Additive):
@@ -190,7 +191,7 @@ class MLP(Additive):
     def energy(self, q: Tensor, k: Tensor) -> Tensor:
         hidden = (q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_()
         hidden = (hidden @ self.middle.unsqueeze(1) + self.bias).tanh_()
-        return (hidden @ self.v.unsqueeze(1)).squeeze(-1)
+        return _along(hidden, self.v)
 
 
 # ---- the score that does not look
@@ -249,6 +250,11 @@ def make_score(name: str, dim: int, memory_dim: int, heads: int, *, bias: bool) 
     if name not in SCORES:
         raise ConfigError(f"score {name!r} is not known; {nearest(name, SCORES)}")
     return SCORES[name](dim, memory_dim, heads, bias=bias)
+
+
+def _along(hidden: Tensor, v: Tensor) -> Tensor:
+    """v · hidden for each head, (B, H, Q, K, D), (H, D, 1) -> (B, H, Q, K). One head's is one product with a vector."""
+    return hidden @ v[0, :, 0] if len(v) == 1 else (hidden @ v.unsqueeze(1)).squeeze(-1)
 
 
 def _divides(score: str, memory_dim: int, heads: int) -> None:

@@ -248,10 +248,12 @@ class Bahdanau(Looking):
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         hidden, notes = state.past["hidden"], Notes()
-        gates, contexts, outputs = self.rnn.inputs(x), [], []
-        for t in range(x.shape[1]):
-            context = self.look(hidden[0][:, -1:], state, state.length + t, notes)
-            y, hidden = self.rnn.advance(gates[:, t] + self.rnn.inputs(context[:, 0], x.shape[-1]), hidden)
+        y = hidden[0][:, -1]
+        words, read = self.rnn.inputs(x)
+        contexts, outputs = [], []
+        for t, gates in enumerate(words.unbind(1)):
+            context = self.look(y[:, None], state, state.length + t, notes)
+            y, hidden = self.rnn.advance(torch.addmm(gates, context.squeeze(1), read), hidden)
             contexts.append(context)
             outputs.append(y)
         told_from = self.output(torch.stack(outputs, 1), x, torch.cat(contexts, 1))
@@ -286,9 +288,10 @@ class Luong(Looking):
 
     def _word_by_word(self, x: Tensor, state: State, notes: Notes) -> tuple[Tensor, State]:
         hidden, fed = state.past["hidden"], state.past["fed"]
-        gates, outputs = self.rnn.inputs(x), []
-        for t in range(x.shape[1]):
-            y, hidden = self.rnn.advance(gates[:, t] + self.rnn.inputs(fed, x.shape[-1]), hidden)
+        words, hears = self.rnn.inputs(x)
+        outputs = []
+        for t, gates in enumerate(words.unbind(1)):
+            y, hidden = self.rnn.advance(torch.addmm(gates, fed, hears), hidden)
             fed = self._attentional(y, self.look(y[:, None], state, state.length + t, notes)[:, 0])
             outputs.append(fed)
         return torch.stack(outputs, 1), _after(x, state, {"hidden": hidden, "fed": fed}, notes)

@@ -106,7 +106,8 @@ def test_word_by_word_is_the_whole_sequence(cell: str, layers: int) -> None:
     """In value and in every gradient; the inputs may come in parts, of which the first brings the bias."""
     net, x = make(cell, layers), torch.randn(3, 6, WIDTH, dtype=torch.float64, requires_grad=True)
     past = some_past(net, 3)
-    gates = net.inputs(x[..., :2]) + net.inputs(x[..., 2:], 2)
+    words, others = net.inputs(x[..., :2])
+    gates = words + x[..., 2:] @ others
     hidden, ys = past, []
     for t in range(6):
         y, hidden = net.advance(gates[:, t], hidden)
@@ -171,7 +172,7 @@ def test_dropout_stands_between_layers_and_nowhere_else(cell: str) -> None:
     x = torch.randn(2, 3, WIDTH)
 
     def outputs(net: Recurrent) -> tuple[Tensor, Tensor]:
-        return net(x)[0], net.advance(net.inputs(x[:, 0]), net.empty(2, x))[0]
+        return net(x)[0], net.advance(net.inputs(x[:, 0])[0], net.empty(2, x))[0]
 
     for layers, varies in ((1, False), (2, True)):
         net = Recurrent(cell, WIDTH, DIM, layers=layers, dropout=0.5)
