@@ -86,12 +86,12 @@ def compare(task: Rewrite, size: str, steps: int, device: str) -> Comparison:
         if not name.endswith("default batches"):
             racing[name] = make()
             continue
-        best = max(SIZES, key=lambda rows: _rate(engines(task, size, device, rows)[name]()))
+        best = max(SIZES, key=lambda rows: rate(engines(task, size, device, rows)[name]()))
         racing[f"{name} of {best}"] = engines(task, size, device, best)[name]()
     return race_tokens(f"{size}, training", racing, steps, device)
 
 
-def _rate(step: Step, least: float = 4.0) -> float:
+def rate(step: Step, least: float = 4.0) -> float:
     """Tokens a second, after a warm-up."""
     step()
     tokens, before = 0, clock()

@@ -48,7 +48,11 @@ def recipe(**settings: Any) -> Recipe:
         ({"train": {"stpes": 3}}, "train.stpes: no such setting; did you mean 'steps'?"),
         ({"trian": {"steps": 3}}, "trian: no such setting; did you mean 'train'?"),
         ({"model": {"haeds": 3}}, "model.haeds: no such setting; did you mean 'heads'?"),
-        ({"task": {"quux": 1}}, "task.quux: no such setting; known: bleu, name, smoothing"),
+        (
+            {"task": {"quux": 1}},
+            "task.quux: no such setting; known: bleu, entropy, forcing, forcing_decay, forcing_end, forcing_steps, "
+            "free_running, name, reinforce, smoothing",
+        ),
         ({"model": {"size": "bsae"}}, "model.size: no size 'bsae'; did you mean 'base'?"),
         ({"model": {"size": ["base"]}}, "model.size: no size \"['base']\"; did you mean 'base'?"),
         ({"model": {"dim": 30, "heads": 4}}, "model.heads: dim=30 does not divide into heads=4; try heads=3"),

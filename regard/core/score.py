@@ -254,7 +254,7 @@ def make_score(name: str, dim: int, memory_dim: int, heads: int, *, bias: bool) 
 
 def _along(hidden: Tensor, v: Tensor) -> Tensor:
     """v · hidden for each head, (B, H, Q, K, D), (H, D, 1) -> (B, H, Q, K). One head's is one product with a vector."""
-    return hidden @ v[0, :, 0] if len(v) == 1 else (hidden @ v.unsqueeze(1)).squeeze(-1)
+    return hidden @ v.flatten() if len(v) == 1 else (hidden @ v.unsqueeze(1)).squeeze(-1)
 
 
 def _divides(score: str, memory_dim: int, heads: int) -> None:

@@ -1,0 +1,60 @@
+"""The verb that makes whole tables of runs: reproduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from regard.cli.flags import arguments
+from regard.cli.shared import out
+from regard.config import Config
+from regard.errors import ConfigError, RegardError
+from regard.reproduce import STUDIES, find_study
+
+
+class ReproduceOptions(Config):
+    data: str | None = None
+    """The data set; each table has its own: attention has spoken and multi30k, length has copy and spoken."""
+    cells: tuple[str, ...] = ()
+    """Some cells of the table only."""
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = ()
+    """Of the runs of each cell; those of the table when left out."""
+    steps: int | None = Field(None, ge=1)
+    """Train for so many steps instead of the recipe's."""
+    quick: bool = False
+    """A few cells that tell the story, with one seed."""
+    side_by_side: int = Field(1, ge=1, le=64)
+    """So many runs at a time, each in a process of its own, as suits a GPU."""
+    device: str = "auto"
+    """cpu, cuda, or whichever is there."""
+    out: str | None = None
+    """Where the runs and the table are; runs/TABLE-DATA when left out."""
+    show: bool = False
+    """Begin nothing: show what is there."""
+
+
+def reproduce(argv: list[str]) -> None:
+    words, values = arguments(argv, ReproduceOptions)
+    options = ReproduceOptions(**values)
+    if len(words) != 1:
+        raise ConfigError(f"reproduce what? Name one table: {' or '.join(STUDIES)}")
+    data, study = find_study(words[0], options.data)
+    cells = study.choose(options.cells or (study.quick if options.quick else [cell.name for cell in study.cells]))
+    seeds = options.seeds or (study.seeds[:1] if options.quick else study.seeds)
+    folder = Path(options.out or f"runs/{words[0]}-{data}")
+    train = {"device": options.device} | ({"steps": options.steps} if options.steps else {})
+    jobs = list(study.jobs(cells, list(dict.fromkeys(seeds)), folder, train))
+
+    from regard.reproduce.results import read
+    from regard.reproduce.table import show
+    from regard.reproduce.work import check, work
+
+    for job in jobs:
+        check(job)
+    failed = [] if options.show else work(jobs, out, at_once=options.side_by_side)
+    show(study, read(study, jobs), folder, out)
+    if failed:
+        names = "; ".join(job.name for job in failed)
+        raise RegardError(f"{len(failed)} of {len(jobs)} runs failed: {names}; the same command tries them again")

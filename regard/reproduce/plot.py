@@ -1,0 +1,62 @@
+"""Figures of a table: a line of points for its cells, or curves over the length of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from regard.reproduce.results import Row
+    from regard.reproduce.study import Study
+
+PANELS = {"exact": "exact match, %", "accuracy": "right tokens, %"}  # of the figure over length
+
+
+def points(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
+    """The first column, cell by cell: each run a small point, their mean a large one with its deviation."""
+    from regard.view import plots
+
+    with plots._style():
+        from matplotlib.figure import Figure
+
+        name = study.columns[0]
+        figure = Figure((6.4, 1.2 + 0.32 * len(rows)), layout="constrained")
+        axes = figure.add_subplot(title=study.title, xlabel=name)
+        for height, row in enumerate(rows):
+            mean = row.mean(name)
+            if mean is None:
+                axes.text(0.02, height, "not run", transform=axes.get_yaxis_transform(), va="center", color="0.5")
+                continue
+            axes.scatter(row.values(name), [height] * len(row.found), s=9, color="0.6")
+            axes.errorbar(mean, height, xerr=row.spread(name) or 0.0, fmt="o", color="C0", capsize=3)
+        axes.set_yticks(range(len(rows)), [row.cell.name for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(axis="x", color="0.9")
+        return plots._save(figure, stem)
+
+
+def curves(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
+    """Quality against length: one panel a measure, one line a cell, a shadow as wide as the deviation."""
+    from regard.view import plots
+
+    with plots._style():
+        from matplotlib.figure import Figure
+
+        lengths = [column.partition(" ")[2] for column in study.columns]
+        figure = Figure((4.6 * len(PANELS), 3.6), layout="constrained")
+        for place, (measure, says) in enumerate(PANELS.items(), 1):
+            axes = figure.add_subplot(1, len(PANELS), place, xlabel="tokens of the source", ylabel=says, ylim=(-3, 103))
+            for row in rows:
+                at = [i for i, length in enumerate(lengths) if row.values(f"{measure} {length}")]
+                mean = [row.mean(f"{measure} {lengths[i]}") or 0.0 for i in at]
+                spread = [row.spread(f"{measure} {lengths[i]}") or 0.0 for i in at]
+                label = row.cell.name if at else f"{row.cell.name} (not run)"
+                (line,) = axes.plot(at, mean, "o-", markersize=4, label=label)
+                low, high = ([m + sign * s for m, s in zip(mean, spread, strict=True)] for sign in (-1, 1))
+                axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+            axes.set_xticks(range(len(lengths)), lengths)
+            axes.grid(color="0.9")
+        axes.legend()
+        figure.suptitle(study.title)
+        return plots._save(figure, stem)

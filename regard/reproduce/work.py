@@ -1,0 +1,125 @@
+"""From jobs to finished runs: what is finished is left alone, what was stopped goes on, what is missing is begun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from regard import run
+from regard.config import Recipe, write_toml
+from regard.data.text import BadLines
+from regard.errors import ConfigError, RegardError
+from regard.pipeline import read_run
+from regard.prepare import examples
+from regard.reproduce.study import Job
+from regard.training.stop import Stop, Stopped
+from regard.weights import write
+
+OPEN = {"train.device", "model.vocab", "model.source_vocab"}  # not the cell's: the last two are the data's
+PAUSE = 0.2  # seconds between looks at the processes
+
+
+def work(jobs: Sequence[Job], console: Console, *, at_once: int = 1) -> list[Job]:
+    """Brings every run to its end, one after another here or several at a time elsewhere; gives those that failed."""
+    waiting = [job for job in jobs if not job.finished]
+    if waiting:
+        next(examples(waiting[0].recipe().data, "train", BadLines()), None)  # data that is missing is missed by all
+    return _here(waiting, console) if at_once == 1 else _elsewhere(waiting, console, at_once)
+
+
+def check(job: Job) -> None:
+    """Its recipe can be; and a run with other settings is not this cell, whatever its folder is called."""
+    asked = dict(_settings(job.recipe()))
+    for name, value in _settings(read_run(job.folder)) if job.begun else ():
+        if name not in OPEN and value != asked.get(name):
+            raise ConfigError(
+                f"{job.folder} was made with {name} = {value!r}, but {asked.get(name)!r} is asked for; "
+                "choose another folder with --out"
+            )
+
+
+def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    whole = recipe.model_dump(mode="json")
+    yield "system", recipe.system
+    for part in ("data", "tokens", "task", "model", "train", "decode"):
+        yield from ((f"{part}.{name}", value) for name, value in whole[part].items())
+
+
+def _here(jobs: Sequence[Job], console: Console) -> list[Job]:
+    failed = []
+    for number, job in enumerate(jobs, 1):
+        console.print(f"\n[bold]{job.name}[/] ({number} of {len(jobs)})")
+        try:
+            _finish(job, console)
+        except Stopped:
+            raise
+        except RegardError as error:
+            console.print(f"{job.name} failed: {error}", markup=False, soft_wrap=True)
+            failed.append(job)
+    return failed
+
+
+def _finish(job: Job, console: Console) -> None:
+    if job.begun:
+        run.resume(job.folder, console)
+    else:
+        run.start(job.recipe(), job.folder, console)
+
+
+def _elsewhere(jobs: Sequence[Job], console: Console, at_once: int) -> list[Job]:
+    """Each in a process of its own. When told to stop, all of them save what they have."""
+    waiting, failed = list(jobs), []
+    working: list[tuple[Job, subprocess.Popen[bytes]]] = []
+    with Stop() as stop:
+        try:
+            while (waiting or working) and not stop.asked:
+                while waiting and len(working) < at_once:
+                    job = waiting.pop(0)
+                    working.append((job, _begin(job, at_once)))
+                    console.print(f"{job.name}: begun, its words go to {_beside(job, 'log')}", soft_wrap=True)
+                time.sleep(PAUSE)
+                for job, process in [pair for pair in working if pair[1].poll() is not None]:
+                    working.remove((job, process))
+                    failed += [job] if process.returncode else []
+                    console.print(f"{job.name}: {_outcome(job, process.returncode)}", markup=False, soft_wrap=True)
+        finally:
+            for _, process in working:
+                process.terminate()
+            for _, process in working:
+                process.wait()
+    if stop.asked:
+        raise Stopped(f"stopped by {stop.reason}; every run is saved, and the same command goes on", stop.code)
+    return failed
+
+
+def _begin(job: Job, at_once: int) -> subprocess.Popen[bytes]:
+    """`regard train` or `regard resume`. A session of its own, so that Ctrl-C reaches it once, through us."""
+    recipe = _beside(job, "toml")
+    recipe.parent.mkdir(parents=True, exist_ok=True)
+    write(recipe, write_toml(job.recipe()).encode())
+    words = ["resume", str(job.folder)] if job.begun else ["train", str(recipe), "--out", str(job.folder)]
+    threads = max(1, (os.cpu_count() or 1) // at_once)
+    with _beside(job, "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "regard", *words],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env={"OMP_NUM_THREADS": str(threads), **os.environ},
+        )  # fmt: skip
+
+
+def _beside(job: Job, kind: str) -> Path:
+    return job.folder.with_name(f"{job.folder.name}.{kind}")
+
+
+def _outcome(job: Job, code: int) -> str:
+    if code == 0:
+        return "finished"
+    said = _beside(job, "log").read_text("utf-8", "replace").strip().rpartition("\n")[2]
+    return f"failed with exit code {code}: {said}"

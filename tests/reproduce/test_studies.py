@@ -1,0 +1,116 @@
+"""Every cell of every table can be built and learns; mistakes on the command line are answered in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.cli import main
+from regard.config import Recipe, make_recipe, merge
+from regard.models import build, schema
+from regard.prepare import prepare
+from regard.recipes import find_recipe
+from regard.reproduce import STUDIES
+from regard.reproduce.study import Cell, Study
+
+ALL = [(name, data, cell) for name in STUDIES for data, study in STUDIES[name].items() for cell in study.cells]
+SMALL = {
+    "data": {"made": "copy", "count": 40, "held": 2, "longest": 9},
+    "tokens": {"kind": "word"},
+    "model": {"dim": 12, "embedding": 10, "dropout": 0.0},
+    "train": {"tokens": 128},
+}
+Told = Callable[..., str]
+
+
+def recipe_of(study: Study, cell: Cell) -> Recipe:
+    (job,) = study.jobs([cell], [0], Path("out"), {})
+    return make_recipe(merge(job.values, SMALL), schema)
+
+
+@pytest.mark.parametrize(("name", "data", "cell"), ALL, ids=[f"{n}-{d}-{c.name}" for n, d, c in ALL])
+def test_every_cell_learns_from_a_step(name: str, data: str, cell: Cell, tmp_path: Path) -> None:
+    recipe, task = prepare(recipe_of(STUDIES[name][data], cell), tmp_path)
+    model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
+    batch = task.batch("train", 0)
+
+    def surprise() -> float:
+        with torch.no_grad():
+            return float(task.loss(model.eval(), batch, None).parts["nll"])
+
+    before = surprise()
+    loss = task.loss(model.train(), batch, None)
+    torch.autograd.backward(loss.total / loss.count)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    assert surprise() < before
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_cell_of_a_table_is_another_model(name: str) -> None:
+    for study in STUDIES[name].values():
+        names = [cell.name for cell in study.cells]
+        assert len(set(names)) == len(names)
+        models = [recipe_of(study, cell).model.model_dump_json() for cell in study.cells]
+        assert len(set(models)) == len(models)
+        assert set(study.quick) < set(names)
+        assert find_recipe(study.recipe).exists()
+
+
+# ---- the verb
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    """What a command says, which must end with this code."""
+
+    def run(code: int, *words: str | Path) -> str:
+        assert main(["reproduce", *map(str, words)]) == code
+        printed = capsys.readouterr()
+        return " ".join((printed.out if code == 0 else printed.err).split())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "reproduce what? Name one table: attention or length"),
+        (("attention", "length"), "reproduce what? Name one table: attention or length"),
+        (("atention",), "no table 'atention'; did you mean 'attention'?"),
+        (("length", "--data", "multi30k"), "the table 'length' is not made of 'multi30k'; known: copy, spoken"),
+        (("attention", "--data", "spokn"), "the table 'attention' is not made of 'spokn'; did you mean 'spoken'?"),
+        (("attention", "--cells", "dott"), "--cells: no cell 'dott' in this table; did you mean 'dot'?"),
+        (("attention", "--seed", "1"), "seed: no such setting; did you mean 'seeds'?"),
+        (("attention", "--seeds", "-1"), "seeds.0: must be greater than or equal to 0, but it is -1"),
+        (("attention", "--side-by-side", "0"), "side_by_side: must be greater than or equal to 1, but it is 0"),
+    ],
+)
+def test_mistakes(told: Told, words: tuple[str, ...], sentence: str) -> None:
+    assert sentence in told(2, *words)
+
+
+def test_data_that_is_missing_is_told_before_anything_is_begun(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    for at_once in ("1", "2"):
+        said = told(3, "attention", "--data", "multi30k", "--side-by-side", at_once)
+        assert "multi30k/raw/train.de: no such file" in said
+        assert "REGARD_DATA" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_not_run_is_shown_as_such(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, tables in STUDIES.items():
+        for data, study in tables.items():
+            for words, cells in (([], len(study.cells)), (["--quick"], len(study.quick)), (["--cells", "none"], 1)):
+                said = told(0, name, "--data", data, "--show", *words)
+                assert said.count("not run") == cells
+                assert study.title in said
+    assert list(tmp_path.iterdir()) == []
