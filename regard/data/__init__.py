@@ -5,4 +5,7 @@ tokenizer  sentences to tokens and back; how vocabularies are learnt is in `voca
 store      pairs of tokens on disk, memory-mapped; written by `writer`, laid out in `bucket`s
 batch      a store to batches, each a function of its step, in the order of `shuffle`
 spoken     a made translation task: numbers, dates, times and prices, said by `speaker`
+aligned    which words of a made phrase mean the same, by what is `heard`
+synthetic  a made copy task
+dialogue   dialogues to exchanges
 """

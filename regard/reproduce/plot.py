@@ -17,7 +17,7 @@ def points(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
     """The first column, cell by cell: each run a small point, their mean a large one with its deviation."""
     from regard.view import plots
 
-    with plots._style():
+    with plots.style():
         from matplotlib.figure import Figure
 
         name = study.columns[0]
@@ -33,14 +33,14 @@ def points(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
         axes.set_yticks(range(len(rows)), [row.cell.name for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="x", color="0.9")
-        return plots._save(figure, stem)
+        return plots.save(figure, stem)
 
 
 def curves(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
     """Quality against length: one panel a measure, one line a cell, a shadow as wide as the deviation."""
     from regard.view import plots
 
-    with plots._style():
+    with plots.style():
         from matplotlib.figure import Figure
 
         lengths = [column.partition(" ")[2] for column in study.columns]
@@ -59,4 +59,4 @@ def curves(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
             axes.grid(color="0.9")
         axes.legend()
         figure.suptitle(study.title)
-        return plots._save(figure, stem)
+        return plots.save(figure, stem)

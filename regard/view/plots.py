@@ -45,7 +45,7 @@ def plot_heads(trace: Trace, stem: Path, name: str | None = None) -> list[Path]:
 
 
 def _draw(trace: Trace, stem: Path, name: str, maps: dict[str, Weights]) -> list[Path]:
-    with _style():
+    with style():
         from matplotlib.figure import Figure
 
         across = math.ceil(math.sqrt(len(maps)))
@@ -62,7 +62,7 @@ def _draw(trace: Trace, stem: Path, name: str, maps: dict[str, Weights]) -> list
             axes.set(xlabel=SAYS[sides(name)[1]], ylabel=SAYS[sides(name)[0]])
         figure.colorbar(axes.images[0], ax=figure.axes, label="weight", shrink=0.7, aspect=30)
         _write_around(figure, trace)
-        return _save(figure, stem)
+        return save(figure, stem)
 
 
 def _label(axes: Axes, rows: list[str], columns: list[str], size: float) -> None:
@@ -92,7 +92,7 @@ def _short(token: str) -> str:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
     """What makes a file the same each time, and lets other scripts than Latin be written."""
     try:
         import matplotlib
@@ -114,7 +114,7 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _save(figure: Figure, stem: Path) -> list[Path]:
+def save(figure: Figure, stem: Path) -> list[Path]:
     """Both files whole, or a sentence."""
     paths = []
     for kind, metadata in METADATA.items():
