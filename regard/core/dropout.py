@@ -12,8 +12,8 @@ STEPS = 2**16  # a draw is 16 bits, so p is rounded to so many steps
 def dropout(x: Tensor, p: float) -> Tensor:
     """For use in training.
 
-    PyTorch draws on a CPU one number after another, 64 bits for each; a coin needs fewer. Four coins a draw made
-    training a small Transformer 6 % faster.
+    PyTorch draws on a CPU one number after another, 64 bits for each; a coin needs fewer. Four coins a
+    draw take a quarter of the time, of what was 8 % of training a small Transformer.
     """
     if p == 0:
         return x
