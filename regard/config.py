@@ -136,6 +136,8 @@ class TokensConfig(Config):
     """What a token is; bpe and unigram can spell any text."""
     size: int = Field(8000, ge=8, le=1_000_000)
     """Most entries in the vocabulary, special tokens included."""
+    least: int = Field(1, ge=1)
+    """Fewest times that a word (kind word) or letter (kind char) must occur to have an entry."""
     joint: bool = True
     """One vocabulary for both sides."""
     lowercase: bool = False

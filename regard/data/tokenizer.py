@@ -42,13 +42,24 @@ class Tokenizer:
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], *, kind: Kind, size: int, lowercase: bool = False, continuation: str = ""
+        cls,
+        texts: Iterable[str],
+        *,
+        kind: Kind,
+        size: int,
+        least: int = 1,
+        lowercase: bool = False,
+        continuation: str = "",
     ) -> Tokenizer:
         """A vocabulary of at most `size` entries, special ones included. The same texts give the same vocabulary."""
         if continuation and kind != "word":
             wanted = 'is for text that was split beforehand: write tokens.kind = "word"'
             raise ConfigError(f'tokens.continuation = "{continuation}" {wanted}, or leave it out')
-        inner = TRAINERS[kind](map(encodable, texts), size, [normalizers.Lowercase()] if lowercase else [])
+        rare = {"least": least} if least > 1 else {}
+        if rare and kind not in ("word", "char"):
+            wanted = f'is for whole words or letters: write tokens.kind = "word", or leave it out, since {kind} spells'
+            raise ConfigError(f"tokens.least = {least} {wanted} rare words")
+        inner = TRAINERS[kind](map(encodable, texts), size, [normalizers.Lowercase()] if lowercase else [], **rare)
         if continuation:
             unfinished = decoders.Replace(tokenizers.Regex(_unfinished(continuation)), "")
             inner.decoder = decoders.Sequence([SPACED, decoders.Fuse(), unfinished])
@@ -153,13 +164,16 @@ class Tokenizers:
         joint: bool = True,
         kind: Kind,
         size: int,
+        least: int = 1,
         lowercase: bool = False,
         continuation: str = "",
     ) -> Tokenizers:
         """Learnt from the texts of both sides; each is read once, the source first."""
 
         def learn(texts: Iterable[str]) -> Tokenizer:
-            return Tokenizer.train(texts, kind=kind, size=size, lowercase=lowercase, continuation=continuation)
+            return Tokenizer.train(
+                texts, kind=kind, size=size, least=least, lowercase=lowercase, continuation=continuation
+            )
 
         if joint:
             both = learn(chain(source, target))

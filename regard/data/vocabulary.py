@@ -89,22 +89,29 @@ def _bert(model: models.Model, normal: Normal) -> Inner:
     return inner
 
 
-def word(texts: Iterable[str], size: int, normal: Normal) -> Inner:
-    return _listed(texts, size, normal, pre_tokenizers.WhitespaceSplit(), SPACED)
+def word(texts: Iterable[str], size: int, normal: Normal, least: int = 1) -> Inner:
+    return _listed(texts, size, least, normal, pre_tokenizers.WhitespaceSplit(), SPACED)
 
 
-def char(texts: Iterable[str], size: int, normal: Normal) -> Inner:
+def char(texts: Iterable[str], size: int, normal: Normal, least: int = 1) -> Inner:
     letters = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
-    return _listed(texts, size, normal, letters, decoders.Fuse())
+    return _listed(texts, size, least, normal, letters, decoders.Fuse())
 
 
 def _listed(
-    texts: Iterable[str], size: int, normal: Normal, pre: pre_tokenizers.PreTokenizer, decoder: decoders.Decoder
+    texts: Iterable[str],
+    size: int,
+    least: int,
+    normal: Normal,
+    pre: pre_tokenizers.PreTokenizer,
+    decoder: decoders.Decoder,
 ) -> Inner:
     """The most frequent pieces, as they are."""
     inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
     inner.normalizer, inner.pre_tokenizer, inner.decoder = normalizers.Sequence(normal), pre, decoder
-    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=SPECIAL, show_progress=False)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, min_frequency=least, special_tokens=SPECIAL, show_progress=False
+    )
     inner.train_from_iterator(texts, trainer)
     return inner
 
@@ -114,7 +121,7 @@ def _enough(size: int, needed: int) -> None:
         raise ConfigError(f"tokens.size = {size} is too small: the letters alone need tokens.size = {needed} or more")
 
 
-TRAINERS: dict[Kind, Callable[[Iterable[str], int, Normal], Inner]] = {
+TRAINERS: dict[Kind, Callable[..., Inner]] = {
     "bpe": bpe,
     "unigram": unigram,
     "wordpiece": wordpiece,

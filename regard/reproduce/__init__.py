@@ -2,6 +2,7 @@
 
 study      what a table is made of; needs no torch
 attention  every attention of the lectures in one table
+ladder     from one vector to the Transformer, by published definitions
 length     quality against length
 work       from jobs to finished runs, here or side by side
 results    what finished runs say
@@ -13,10 +14,11 @@ from __future__ import annotations
 
 from regard.errors import ConfigError, nearest
 from regard.reproduce.attention import ATTENTION
+from regard.reproduce.ladder import LADDER
 from regard.reproduce.length import LENGTH
 from regard.reproduce.study import Study
 
-STUDIES: dict[str, dict[str, Study]] = {"attention": ATTENTION, "length": LENGTH}
+STUDIES: dict[str, dict[str, Study]] = {"attention": ATTENTION, "ladder": LADDER, "length": LENGTH}
 
 
 def find_study(name: str, data: str | None) -> tuple[str, Study]:

@@ -19,16 +19,21 @@ from regard.reproduce.study import Cell, Study
 ALL = [(name, data, cell) for name in STUDIES for data, study in STUDIES[name].items() for cell in study.cells]
 SMALL = {
     "data": {"made": "copy", "count": 40, "held": 2, "longest": 9},
-    "tokens": {"kind": "word"},
-    "model": {"dim": 12, "embedding": 10, "dropout": 0.0},
+    "tokens": {"kind": "word", "least": 1},
     "train": {"tokens": 128},
 }
 Told = Callable[..., str]
 
 
+MODELS = {
+    "seq2seq": {"dim": 12, "embedding": 10, "dropout": 0.0},
+    "transformer": {"dim": 16, "hidden": 32, "dropout": 0.0},
+}
+
+
 def recipe_of(study: Study, cell: Cell) -> Recipe:
     (job,) = study.jobs([cell], [0], Path("out"), {})
-    return make_recipe(merge(job.values, SMALL), schema)
+    return make_recipe(merge(merge(job.values, SMALL), {"model": MODELS[job.values["system"]]}), schema)
 
 
 @pytest.mark.parametrize(("name", "data", "cell"), ALL, ids=[f"{n}-{d}-{c.name}" for n, d, c in ALL])
