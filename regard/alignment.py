@@ -6,22 +6,23 @@ print(measure_alignment(pipeline, attention="decoder.1.cross"))
 
 from __future__ import annotations
 
+from regard.config.data import PairsData
 from regard.data.aligned import Aligned, aligned
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError
 from regard.metrics import Measure
 from regard.metrics.alignment import Links, Span, alignment_error_rate, links
-from regard.pipeline import Pipeline
+from regard.pipeline.rewrite import Rewriter
 from regard.view.capture import CROSS, sides
 
 
-def measure_alignment(pipeline: Pipeline, count: int = 200, attention: str | None = None) -> Measure:
+def measure_alignment(pipeline: Rewriter, count: int = 200, attention: str | None = None) -> Measure:
     """Of so many held-out phrases, by the mean of an attention's heads; without a name the last that looks across.
 
     The model writes the true answer, as Luong et al. 2015 make it: of another the alignment is not known.
     """
     data = pipeline.recipe.data
-    if data.made != "spoken":
+    if not isinstance(data, PairsData) or data.made != "spoken":
         raise ConfigError('an alignment is known of the made task alone; train a recipe with made = "spoken"')
     found = [look(pipeline, phrase, attention) for phrase in aligned(data.languages, "test", count)]
     rate = alignment_error_rate(*([one[i] for one in found] for i in range(3)))
@@ -29,7 +30,7 @@ def measure_alignment(pipeline: Pipeline, count: int = 200, attention: str | Non
     return Measure(rate, f"{rate.definition}; mean of the heads of {which}, answers forced")
 
 
-def look(pipeline: Pipeline, phrase: Aligned, attention: str | None = None) -> Links:
+def look(pipeline: Rewriter, phrase: Aligned, attention: str | None = None) -> Links:
     """Where the model looks while it writes the true answer, beside where it should."""
     source = spans(pipeline.tokenizers.source, phrase.source)
     target = spans(pipeline.tokenizers.target, phrase.target)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from regard import __version__
 from regard.config import DataConfig, Recipe
+from regard.config.data import PairsData
 from regard.training import Run
 from regard.training.log import clock
 
@@ -36,8 +37,9 @@ def model_card(recipe: Recipe, folder: Path, run: Run, found: Mapping[str, float
 
 
 def _data(data: DataConfig) -> list[str]:
-    if data.made is not None:
-        return [f"Data: made ({data.made}), {' to '.join(data.languages)}, {data.count:,} examples for training."]
+    if (made := getattr(data, "made", None)) is not None:
+        languages = f", {' to '.join(data.languages)}" if isinstance(data, PairsData) and made == "spoken" else ""
+        return [f"Data: made ({made}){languages}, {data.count:,} examples for training."]  # type: ignore[attr-defined]
     splits = {split: getattr(data, split) for split in ("train", "valid", "test")}
     return ["Data:", *(f"- {split}: {', '.join(files)}" for split, files in splits.items() if files)]
 

@@ -13,9 +13,10 @@ from rich.table import Table
 from regard import run
 from regard.cli.shared import program
 from regard.config import make_recipe, merge, read_toml
+from regard.config.data import PairsData
 from regard.data.spoken import CATEGORIES, spoken
 from regard.models import schema
-from regard.pipeline import Pipeline, load
+from regard.pipeline.rewrite import Rewriter, load_rewriter
 from regard.recipes import find_recipe
 from regard.view.terminal import draw
 
@@ -31,7 +32,8 @@ def show(languages: tuple[str, str], folder: Path, steps: int | None, console: C
     recipe = make_recipe(merge(read_toml(find_recipe("demo")), settings), schema)
     console.print(f"{title}. Nothing is downloaded.")
     found = run.start(recipe, folder, console)
-    pipeline = load(folder)
+    pipeline = load_rewriter(folder)
+    assert isinstance(recipe.data, PairsData)
     held = list(spoken(languages, "test", recipe.data.held))
     _print_scores(pipeline, held, found, console)
     _print_examples(pipeline, held, console)
@@ -41,7 +43,7 @@ def show(languages: tuple[str, str], folder: Path, steps: int | None, console: C
     _print_commands(folder, held[1][1], phrase, console)
 
 
-def _print_scores(pipeline: Pipeline, held: Sequence[Phrase], found: dict[str, float], console: Console) -> None:
+def _print_scores(pipeline: Rewriter, held: Sequence[Phrase], found: dict[str, float], console: Console) -> None:
     console.print("\n[bold]Held-out phrases[/], whose values occur nowhere in training:")
     answers = pipeline([phrase for _, phrase, _ in held])
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -56,7 +58,7 @@ def _print_scores(pipeline: Pipeline, held: Sequence[Phrase], found: dict[str, f
         console.print(f"{name} {found[name]:.2f}  {getattr(found[name], 'definition', '')}", markup=False)
 
 
-def _print_examples(pipeline: Pipeline, held: Sequence[Phrase], console: Console) -> None:
+def _print_examples(pipeline: Rewriter, held: Sequence[Phrase], console: Console) -> None:
     """The first phrase of each of five categories."""
     first = {category: phrase for category, phrase, _ in reversed(held)}
     console.print("\n[bold]Five of them[/]")

@@ -11,9 +11,8 @@ from rich.progress import track
 from rich.table import Table
 
 from regard import __version__
-from regard.laws import LAWS, make_case
-from regard.pipeline import Pipeline, load
-from regard.tasks.rewrite import Answer
+from regard.laws import laws_of, make_case
+from regard.pipeline import Pipeline, Reply, load
 
 TIE = 1e-4  # of scores
 
@@ -24,9 +23,11 @@ def examine(folder: Path, console: Console, *, as_json: bool = False) -> int:
     found = []
     quiet = as_json or not console.is_terminal
     config = pipeline.recipe.model
-    case = make_case(pipeline.model, config.vocab, source_vocab=config.source_vocab)  # type: ignore[attr-defined]
-    for name, law in track(LAWS.items(), "examining", console=console, transient=True, disable=quiet):
-        if (why := case.model.exempt.get(name)) is not None:
+    vocab: int = config.vocab  # type: ignore[attr-defined]
+    case = make_case(pipeline.model, vocab, source_vocab=getattr(config, "source_vocab", None))
+    exempt = getattr(case.model, "exempt", {})
+    for name, law in track(laws_of(case).items(), "examining", console=console, transient=True, disable=quiet):
+        if (why := exempt.get(name)) is not None:
             found.append({"law": name, "says": law.says, "exempt": why, "holds": True})
             continue
         apart = law.check(case)
@@ -43,10 +44,10 @@ def _answers(pipeline: Pipeline) -> dict[str, object]:
     """In the precision of use: the same texts alone, together and backwards."""
     dice = torch.Generator().manual_seed(0)
     source = pipeline.tokenizers.source
-    texts = [source.decode(torch.randint(4, source.size, (n,), generator=dice).tolist()) for n in (1, 9, 3, 14, 6, 2)]
-    orders = (texts, texts[::-1])
-    together, backwards = (pipeline.answer(some) for some in orders)
-    alone = [pipeline.answer([text])[0] for text in texts]
+    words = [source.decode(torch.randint(4, source.size, (n,), generator=dice).tolist()) for n in (1, 9, 3, 14, 6, 2)]
+    texts = [pipeline.example(text) for text in words]
+    together, backwards = pipeline.ask(texts), pipeline.ask(texts[::-1])
+    alone = [pipeline.ask([text])[0] for text in texts]
     differ = sum(
         not (_same(one, other) and _same(one, third))
         for one, other, third in zip(together, backwards[::-1], alone, strict=True)
@@ -55,9 +56,9 @@ def _answers(pipeline: Pipeline) -> dict[str, object]:
     return {"law": "answers", "says": says, "apart": float(differ), "limit": 0.0, "holds": differ == 0}
 
 
-def _same(one: Answer, other: Answer) -> bool:
+def _same(one: Reply, other: Reply) -> bool:
     """Two ways to add up the same numbers may break a tie differently."""
-    return one.texts == other.texts or abs(one.hypotheses[0].score - other.hypotheses[0].score) <= TIE
+    return one.text == other.text or abs(one.score - other.score) <= TIE
 
 
 def _print(found: list[dict[str, object]], console: Console) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.core.attention import Attention
 from regard.core.autoregressive import Autoregressive
@@ -27,27 +28,86 @@ BOS, EOS = 1, 2
 
 @dataclass(frozen=True)
 class Case:
-    """A model in evaluation mode with a batch of uneven sources and targets."""
+    """A model in evaluation mode with a batch of rows of uneven length."""
+
+    model: nn.Module
+
+    def logits(self) -> Tensor:
+        """What comes out at every position: (B, T, …)."""
+        raise TypeError(f"{type(self).__name__} must define logits")
+
+    def rows(self, some: Tensor) -> Case:
+        """The case of these rows alone."""
+        changed = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+        return replace(self, **{name: tensor[some] for name, tensor in changed.items()})
+
+    def alone(self, row: int) -> Case:
+        """One row, without its padding."""
+        raise TypeError(f"{type(self).__name__} must define alone")
+
+    def full(self) -> Case:
+        """The case without padding in what looks at itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class Writing(Case):
+    """A system that writes, after a source or after nothing."""
 
     model: Autoregressive
-    source: Tensor  # (B, S)
-    real: Tensor  # (B, S)
+    source: Tensor | None  # (B, S)
+    real: Tensor | None  # (B, S)
     target: Tensor  # (B, T)
 
     def logits(self) -> Tensor:
         hidden, _ = self.model(self.source, self.real, self.target)
         return self.model.head.logits(hidden)
 
+    def alone(self, row: int) -> Writing:
+        one = self.rows(torch.tensor([row]))
+        assert isinstance(one, Writing)
+        if one.source is None or one.real is None:
+            return one
+        length = int(one.real.sum())
+        return replace(one, source=one.source[:, :length], real=one.real[:, :length])
+
+    def begin(self) -> State:
+        return self.model.start(self.source, self.real, rows=len(self.target))
+
+    @property
+    def prompt(self) -> Tensor:
+        return torch.full((len(self.target), 1), BOS)
+
+
+@dataclass(frozen=True)
+class Encoding(Case):
+    """A system that reads: a vector for each token."""
+
+    tokens: Tensor  # (B, T)
+    real: Tensor  # (B, T)
+
+    def logits(self) -> Tensor:
+        hidden: Tensor = self.model(self.tokens, self.real)
+        return hidden * self.real[..., None]
+
+    def alone(self, row: int) -> Encoding:
+        length = int(self.real[row].sum())
+        return replace(self, tokens=self.tokens[row : row + 1, :length], real=self.real[row : row + 1, :length])
+
+    def full(self) -> Encoding:
+        return replace(self, real=torch.ones_like(self.real))
+
 
 @dataclass(frozen=True)
 class Law:
     says: str
-    check: Callable[[Case], float]
+    check: Callable[[Any], float]
     limit: float = 1e-9  # in float64
+    of: type[Case] = Case  # what it can be asked of
 
 
 def make_case(
-    model: Autoregressive, vocab: int, *, source_vocab: int | None = None, rows: int = 4, length: int = 9, seed: int = 0
+    model: nn.Module, vocab: int, *, source_vocab: int | None = None, rows: int = 4, length: int = 9, seed: int = 0
 ) -> Case:
     """Random words and uneven lengths, in float64: a law that holds there to nine digits holds."""
     dice = torch.Generator().manual_seed(seed)
@@ -55,14 +115,20 @@ def make_case(
     source = torch.randint(4, source_vocab or vocab, (rows, length), generator=dice)
     lengths = torch.linspace(length, 2, rows).long()
     real = torch.arange(length) < lengths[:, None]
+    if not isinstance(model, Autoregressive):
+        return Encoding(model, source * real, real)
     target = torch.randint(4, vocab, (rows, length - 1), generator=dice)
     target[:, 0] = BOS
-    return Case(model, source * real, real, target)
+    return Writing(model, source * real, real, target) if model.sourced else Writing(model, None, None, target)
+
+
+def laws_of(case: Case) -> dict[str, Law]:
+    return {name: law for name, law in LAWS.items() if isinstance(case, law.of)}
 
 
 @torch.no_grad()
-def chunks(case: Case) -> float:
-    state, pieces = case.model.start(case.source, case.real, rows=len(case.target)), []
+def chunks(case: Writing) -> float:
+    state, pieces = case.begin(), []
     for piece in case.target.split([2, 1, case.target.shape[1] - 3], 1):
         hidden, state = case.model.states(piece, state)
         pieces.append(case.model.head.logits(hidden))
@@ -72,27 +138,22 @@ def chunks(case: Case) -> float:
 @torch.no_grad()
 def padding(case: Case) -> float:
     whole = case.logits()
-    worst = 0.0
-    for row, length in enumerate(case.real.sum(1).tolist()):
-        alone, _ = case.model(
-            case.source[row : row + 1, :length], case.real[row : row + 1, :length], case.target[row : row + 1]
-        )
-        worst = max(worst, _apart(case.model.head.logits(alone)[0], whole[row]))
-    return worst
+    ones = [case.alone(row).logits()[0] for row in range(len(whole))]
+    return max(_apart(one, whole[row, : len(one)]) for row, one in enumerate(ones))
 
 
 @torch.no_grad()
 def order(case: Case) -> float:
-    turned = torch.arange(len(case.source)).flip(0)
-    other, _ = case.model(case.source[turned], case.real[turned], case.target[turned])
-    return _apart(case.model.head.logits(other), case.logits()[turned])
+    whole = case.logits()
+    turned = torch.arange(len(whole)).flip(0)
+    return _apart(case.rows(turned).logits(), whole[turned])
 
 
-def no_look_ahead(case: Case) -> float:
+def no_look_ahead(case: Writing) -> float:
     """By gradient: how much an output moves with a word that comes after it."""
     kept: list[Tensor] = []
 
-    def keep(module: torch.nn.Module, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
+    def keep(module: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
         if given[0].shape == case.target.shape and torch.equal(given[0], case.target):
             kept.append(result.detach().requires_grad_())
             return kept[-1]
@@ -133,7 +194,7 @@ def watching(case: Case) -> float:
 def shown_is_read(case: Case) -> float:
     """The rows shown, times the values, through the output projection, are what the attention gave."""
     with _recorded(case.model) as record, watch(case.model) as seen:
-        case.logits()
+        case.full().logits()
     worst = 0.0
     for name, attention in attentions(case.model).items():
         if not record[name]:
@@ -147,7 +208,7 @@ def shown_is_read(case: Case) -> float:
 @torch.no_grad()
 def rows_sum_to_one(case: Case) -> float:
     with watch(case.model) as seen:
-        case.logits()
+        case.full().logits()
     return max((_apart(w.sum(-1), torch.ones_like(w.sum(-1))) for calls in seen.values() for w in calls), default=0.0)
 
 
@@ -164,12 +225,12 @@ def silence_speaks(case: Case) -> float:
 
 
 @torch.no_grad()
-def reordering(case: Case) -> float:
+def reordering(case: Writing) -> float:
     rows = torch.arange(len(case.target)).flip(0)
     first, then = case.target[:, :3], case.target[:, 3:4]
 
     def begun() -> State:
-        return case.model.states(first, _start(case))[1]
+        return case.model.states(first, case.begin())[1]
 
     after, _ = case.model.step(then, begun())
     before, _ = case.model.step(then[rows], reorder(begun(), rows, rows))
@@ -177,19 +238,19 @@ def reordering(case: Case) -> float:
     return max(_apart(before, after[rows]), _apart(twice, after.repeat_interleave(2, 0)))
 
 
-def beam_of_one(case: Case) -> float:
-    plain = greedy(case.model.step, _start(case), _prompt(case), eos=EOS, limit=12)
-    beams = beam(case.model.step, _start(case), _prompt(case), eos=EOS, limit=12, keep=1)
+def beam_of_one(case: Writing) -> float:
+    plain = greedy(case.model.step, case.begin(), case.prompt, eos=EOS, limit=12)
+    beams = beam(case.model.step, case.begin(), case.prompt, eos=EOS, limit=12, keep=1)
     return 0.0 if all(g.tokens == b[0].tokens for g, b in zip(plain, beams, strict=True)) else 1.0
 
 
-def batch_of_one(case: Case) -> float:
+def batch_of_one(case: Writing) -> float:
     """Answers of a padded batch, and of each row alone."""
-    together = beam(case.model.step, _start(case), _prompt(case), eos=EOS, limit=12, keep=3, penalty=none(0))
+    together = beam(case.model.step, case.begin(), case.prompt, eos=EOS, limit=12, keep=3, penalty=none(0))
     worst = 0.0
-    for row, length in enumerate(case.real.sum(1).tolist()):
-        state = case.model.start(case.source[row : row + 1, :length], case.real[row : row + 1, :length], rows=1)
-        (alone,) = beam(case.model.step, state, _prompt(case)[:1], eos=EOS, limit=12, keep=3, penalty=none(0))
+    for row in range(len(case.target)):
+        one = case.alone(row)
+        (alone,) = beam(case.model.step, one.begin(), one.prompt, eos=EOS, limit=12, keep=3, penalty=none(0))
         if [h.tokens for h in alone] != [h.tokens for h in together[row]]:
             return 1.0
         worst = max(worst, _apart(_scores(alone), _scores(together[row])))
@@ -197,30 +258,32 @@ def batch_of_one(case: Case) -> float:
 
 
 LAWS = {
-    "chunks": Law("stepping in uneven chunks gives what one pass gives", chunks),
+    "chunks": Law("stepping in uneven chunks gives what one pass gives", chunks, of=Writing),
     "padding": Law("padding and batch size do not change real positions", padding),
     "order": Law("the order of a batch does not change its rows", order),
-    "no look-ahead": Law("a later word does not change an earlier output (by gradient)", no_look_ahead, 0.0),
+    "no look-ahead": Law(
+        "a later word does not change an earlier output (by gradient)", no_look_ahead, 0.0, of=Writing
+    ),
     "fused": Law("the fused kernel gives what weigh and read give", fused),
     "watching": Law("watching changes nothing, bit for bit", watching, 0.0),
     "shown is read": Law("the weights shown, times the values, are what was read", shown_is_read),
     "rows": Law("each row of weights sums to one", rows_sum_to_one),
     "silence": Law("silencing a head changes the output, and only while it lasts", silence_speaks, 0.0),
-    "reorder": Law("reordering a state, then stepping, is stepping, then reordering", reordering),
-    "beam of one": Law("a beam of one is greedy search", beam_of_one, 0.0),
-    "batch of one": Law("answers do not depend on the rest of the batch", batch_of_one),
+    "reorder": Law("reordering a state, then stepping, is stepping, then reordering", reordering, of=Writing),
+    "beam of one": Law("a beam of one is greedy search", beam_of_one, 0.0, of=Writing),
+    "batch of one": Law("answers do not depend on the rest of the batch", batch_of_one, of=Writing),
 }
 
 
 @contextmanager
-def _explicitly(model: Autoregressive) -> Iterator[None]:
+def _explicitly(model: nn.Module) -> Iterator[None]:
     """Every look as weigh, then read."""
     with _patched(model, lambda name, a: lambda x, kv, mask=Mask(): a.read(a.weigh(x, kv, mask), kv)):
         yield
 
 
 @contextmanager
-def _recorded(model: Autoregressive) -> Iterator[dict[str, list[tuple[KV, Tensor]]]]:
+def _recorded(model: nn.Module) -> Iterator[dict[str, list[tuple[KV, Tensor]]]]:
     """What every look and every read was given and gave; a look that reads is recorded once."""
     record: dict[str, list[tuple[KV, Tensor]]] = {name: [] for name in attentions(model)}
 
@@ -246,7 +309,7 @@ def _recorded(model: Autoregressive) -> Iterator[dict[str, list[tuple[KV, Tensor
 
 
 @contextmanager
-def _patched(model: Autoregressive, look: Callable[[str, Attention], Callable[..., Tensor]]) -> Iterator[None]:
+def _patched(model: nn.Module, look: Callable[[str, Attention], Callable[..., Tensor]]) -> Iterator[None]:
     found = attentions(model)
     for name, attention in found.items():
         attention.look = look(name, attention)  # type: ignore[method-assign]
@@ -256,14 +319,6 @@ def _patched(model: Autoregressive, look: Callable[[str, Attention], Callable[..
         for attention in found.values():
             for method in ("look", "read"):
                 attention.__dict__.pop(method, None)
-
-
-def _start(case: Case) -> State:
-    return case.model.start(case.source, case.real, rows=len(case.source))
-
-
-def _prompt(case: Case) -> Tensor:
-    return torch.full((len(case.source), 1), BOS)
 
 
 def _scores(hypotheses: list[Hypothesis]) -> Tensor:

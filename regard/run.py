@@ -17,19 +17,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.card import model_card
-from regard.config import DataConfig, Recipe, Split, make_recipe, merge, read_toml, write_toml
+from regard.config import Recipe, Split, make_recipe, merge, read_toml, write_toml
 from regard.device import find_device
 from regard.errors import ConfigError, DataError, RegardError
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load, read_run
-from regard.prepare import bleu_of, has, hold, prepare
+from regard.pipeline.base import Progress as Tell
+from regard.prepare import has, prepare
+from regard.prepare.shared import begun
 from regard.recipes import find_recipe
-from regard.tasks.rewrite import Progress as Tell
-from regard.tasks.rewrite import Rewrite, measure
+from regard.tasks import Task
 from regard.training import Run, loop, settle
 from regard.training import start as start_run
 from regard.training.log import board_writer, clock
-from regard.weights import write
+from regard.weights import begin_with, write
 
 Say = Callable[[str], None]
 Report = dict[str, dict[str, Any]]
@@ -74,7 +75,7 @@ def resume(folder: Path, console: Console) -> dict[str, float]:
         return _work(recipe, task, folder, console)
 
 
-def _prepare(recipe: Recipe, folder: Path, console: Console) -> tuple[Recipe, Rewrite]:
+def _prepare(recipe: Recipe, folder: Path, console: Console) -> tuple[Recipe, Task]:
     """The recipe is there from the first moment, so that whatever is killed can be resumed."""
     write(folder / "recipe.toml", write_toml(recipe).encode())
     with _counting(console) as (say, count):
@@ -83,9 +84,9 @@ def _prepare(recipe: Recipe, folder: Path, console: Console) -> tuple[Recipe, Re
     return recipe, task
 
 
-def _work(recipe: Recipe, task: Rewrite, folder: Path, console: Console) -> dict[str, float]:
+def _work(recipe: Recipe, task: Task, folder: Path, console: Console) -> dict[str, float]:
     say = _sayer(console)
-    run = _begin(recipe, folder)
+    run = _begin(recipe, folder, say)
     size = sum(p.numel() for p in run.model.parameters())
     say(f"{recipe.system} with {size:,} parameters, on {run.device}; run folder {folder}")
     try:
@@ -96,16 +97,21 @@ def _work(recipe: Recipe, task: Rewrite, folder: Path, console: Console) -> dict
             f"the GPU has too little memory for train.tokens = {tokens}; "
             f"the same training in smaller bites: --train.tokens {tokens // 2} --train.accumulate {more}"
         ) from None
-    found = evaluate(folder, console, device=str(run.device)) if "test" in task.held else {}
+    found = evaluate(folder, console, device=str(run.device)) if has(recipe.data, "test") else {}
     with _writing(folder):
         write(folder / "README.md", model_card(recipe, folder, run, found).encode())
     return found
 
 
-def _begin(recipe: Recipe, folder: Path) -> Run:
-    """A fresh model with the seed's weights; the loop takes up a checkpoint where there is one."""
+def _begin(recipe: Recipe, folder: Path, say: Say) -> Run:
+    """A model with the seed's weights, or those of the run to begin with; the loop takes up a checkpoint where there is
+    one.
+    """
     device = settle(recipe.train)
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
+    if recipe.train.begin and not (folder / "checkpoints").exists():
+        fresh = begin_with(begun(recipe) / "model.safetensors", model)
+        say(f"begins with the weights of {recipe.train.begin}; fresh: {', '.join(fresh) or 'nothing'}")
     return start_run(folder, model, recipe.train, device=device, dim=getattr(recipe.model, "dim", None))
 
 
@@ -128,16 +134,8 @@ def evaluate(
     pipeline = load(folder, device=device)
     if not files and not has(pipeline.recipe.data, split):
         raise DataError(f"{folder} has no {split} split; name files with --data SOURCE TARGET")
-    recipe = pipeline.recipe.model_copy(update={"decode": pipeline.decoding(**(how or {}))})
-    with TemporaryDirectory() as scratch, _bar(console, f"evaluating on {split if not files else files[0]}") as tell:
-        place = Path(scratch) if files else folder
-        if files:
-            recipe, split = recipe.model_copy(update={"data": _data_of(recipe.data, files)}), "test"
-        held = hold(recipe, place, split, pipeline.tokenizers, _sayer(console))
-        found = measure(
-            pipeline.model, pipeline.tokenizers, held, recipe.decode, bleu_of(recipe),
-            free_running=recipe.task.free_running, tokens=recipe.train.tokens, progress=tell,
-        )  # fmt: skip
+    with _bar(console, f"evaluating on {split if not files else files[0]}") as tell:
+        found = pipeline.measure(split, files, how or {}, say=_sayer(console), progress=tell)
     if split == "test" and not files and not how:
         with _writing(folder):
             write(folder / "evaluation.json", json.dumps(report(found), indent=1, ensure_ascii=False).encode())
@@ -149,16 +147,6 @@ def report(found: Mapping[str, float]) -> Report:
     return {name: {"value": float(v), "definition": getattr(v, "definition", "")} for name, v in found.items()}
 
 
-def _data_of(data: DataConfig, files: Sequence[str]) -> DataConfig:
-    """The run's way of reading, on other files."""
-    alone = len(files) == 1
-    jsonl = alone and Path(files[0].removesuffix(".xz")).suffix.lower() == ".jsonl"
-    return DataConfig(
-        train=tuple(files), test=tuple(files), bad_lines=data.bad_lines,
-        fields=data.fields if alone else None, turns=data.turns if jsonl else None,
-    )  # fmt: skip
-
-
 def rehearse(recipe: Recipe, console: Console) -> None:
     """Data, model and a few steps in a scratch folder: parameters, memory, expected time."""
     find_device(recipe.train.device)
@@ -166,20 +154,24 @@ def rehearse(recipe: Recipe, console: Console) -> None:
     with TemporaryDirectory() as scratch:
         with _counting(console) as (begun, count):
             recipe, task = prepare(recipe, Path(scratch), begun, count)
-        run = _begin(recipe, Path(scratch))
+        run = _begin(recipe, Path(scratch), say)
         typical = _seconds_a_step(run, task, recipe)
         batch = task.batch("train", 0)
         size, steps = sum(p.numel() for p in run.model.parameters()), recipe.train.steps
-        rows, source, target = *batch.source.shape, batch.target.shape[1]
         say(f"parameters    {size:,}")
-        say(f"vocabulary    {task.tokenizers.target.size:,}")
-        say(f"first batch   {rows} rows, {source} × {target} tokens, {batch.tokens:,} to predict")
-        say(f"batches       {len(task.batches):,} an epoch; {steps:,} steps are {task.epoch(steps):.1f} epochs")
+        say(f"vocabulary    {recipe.model.vocab:,}")  # type: ignore[attr-defined]
+        say(f"first batch   {_shapes(batch)}; {batch.tokens:,} to predict")
+        say(f"batches       {1 / task.epoch(1):,.0f} an epoch; {steps:,} steps are {task.epoch(steps):.1f} epochs")
         say(f"memory        {_peak(run.device) / 2**20:,.0f} MiB at the peak")
         say(f"time          {typical * 1e3:.0f} ms a step: about {clock(steps * typical)} without evaluations")
 
 
-def _seconds_a_step(run: Run, task: Rewrite, recipe: Recipe) -> float:
+def _shapes(batch: Any) -> str:
+    tables = {name: table.shape for name, table in vars(batch).items() if isinstance(table, torch.Tensor)}
+    return ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in tables.items() if len(shape) == 2)
+
+
+def _seconds_a_step(run: Run, task: Task, recipe: Recipe) -> float:
     """The median of a few, for the first one warms up."""
     if recipe.train.compile:
         loop.compile_in_place(run.model)

@@ -79,6 +79,23 @@ def read_weights(path: Path, model: nn.Module) -> None:
         raise CheckpointError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
+def begin_with(path: Path, model: nn.Module) -> list[str]:
+    """Into a model that was built for something else: all weights of equal name and shape, and the first rows of a
+    table that has grown. Gives the names of those that begin fresh.
+    """
+    found, fresh = load_weights(path), []
+    with torch.no_grad():
+        for name, tensor in weights(model).items():
+            old = found.get(name)
+            if old is None or old.ndim != tensor.ndim or old.shape[1:] != tensor.shape[1:] or len(old) > len(tensor):
+                fresh.append(name)
+            elif len(old) == len(tensor) or tensor.ndim == 2:
+                tensor[: len(old)].copy_(old) if old.ndim else tensor.copy_(old)
+            else:
+                fresh.append(name)
+    return fresh
+
+
 def load_weights(path: Path) -> Tensors:
     """The tensors of a safetensors file, by name."""
     if path.is_dir():

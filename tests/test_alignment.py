@@ -16,19 +16,19 @@ from regard.data.aligned import Aligned, aligned
 from regard.data.tokenizer import BOS, EOS, Kind, Tokenizer
 from regard.errors import ConfigError, DataError
 from regard.metrics.alignment import links
-from regard.pipeline import Pipeline
+from regard.pipeline.rewrite import Rewriter
 from regard.view.capture import Trace
 
 PHRASES = list(aligned(("en", "de"), "test", 12))
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Rewriter:
     return regard.load(tiny.train(tmp_path_factory.mktemp("run") / "run"))
 
 
 @dataclass(frozen=True)
-class Knowing(Pipeline):
+class Knowing(Rewriter):
     """Looks at what its own tokens mean, or so many tokens beside it."""
 
     beside: int = 0
@@ -45,7 +45,7 @@ class Knowing(Pipeline):
         return Trace(("s",) * (len(source) + 1), ("t",) * (len(target) + 1), {"cross": weights})
 
 
-def test_who_knows_makes_hardly_an_error_and_who_looks_beside_it_many(pipeline: Pipeline) -> None:
+def test_who_knows_makes_hardly_an_error_and_who_looks_beside_it_many(pipeline: Rewriter) -> None:
     fields = pipeline.recipe, pipeline.model, pipeline.tokenizers, pipeline.folder
     right, wrong = (measure_alignment(Knowing(*fields, beside), len(PHRASES)) for beside in (0, 7))
     assert right < 0.05
@@ -53,7 +53,7 @@ def test_who_knows_makes_hardly_an_error_and_who_looks_beside_it_many(pipeline: 
 
 
 @pytest.mark.parametrize("phrase", PHRASES[:4], ids=lambda phrase: phrase.source)
-def test_it_looks_as_the_model_does_when_it_is_told_the_answer(pipeline: Pipeline, phrase: Aligned) -> None:
+def test_it_looks_as_the_model_does_when_it_is_told_the_answer(pipeline: Rewriter, phrase: Aligned) -> None:
     tokenizers, name = pipeline.tokenizers, "decoder.0.cross"
     source = torch.tensor([[*tokenizers.source.encode(phrase.source), EOS]])
     target = torch.tensor([[BOS, *tokenizers.target.encode(phrase.target)]])
@@ -64,7 +64,7 @@ def test_it_looks_as_the_model_does_when_it_is_told_the_answer(pipeline: Pipelin
     assert look(pipeline, phrase) == look(pipeline, phrase, name) == links(weights, *letters, phrase.links)
 
 
-def test_the_measure_tells_its_definition(pipeline: Pipeline) -> None:
+def test_the_measure_tells_its_definition(pipeline: Rewriter) -> None:
     last, named = (measure_alignment(pipeline, 3, attention) for attention in (None, "decoder.0.cross"))
     assert last == named
     assert last.definition.endswith("over 3 sentences; mean of the heads of the last cross-attention, answers forced")
@@ -82,7 +82,7 @@ def test_tokens_say_every_letter_and_no_space_alone(kind: Kind, text: str) -> No
     assert all(text[slice(*span)].strip() for span in found if span[0] < span[1])
 
 
-def test_what_cannot_be_measured(pipeline: Pipeline) -> None:
+def test_what_cannot_be_measured(pipeline: Rewriter) -> None:
     data = pipeline.recipe.data.model_copy(update={"made": None})
     other = replace(pipeline, recipe=pipeline.recipe.model_copy(update={"data": data}))
     with pytest.raises(

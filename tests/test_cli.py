@@ -330,7 +330,7 @@ def test_the_doctor_finds_a_run_in_health(said: Said) -> None:
 def test_the_doctor_finds_a_run_that_is_ill(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "LAWS", {"no": Law("what cannot be", lambda case: 1.0)})
+    monkeypatch.setattr(doctor, "laws_of", lambda case: {"no": Law("what cannot be", lambda case: 1.0)})
     assert main(["doctor", str(tiny.trained())]) == 1
     assert "broken" in capsys.readouterr().out
 

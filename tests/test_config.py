@@ -17,9 +17,11 @@ from pydantic.fields import FieldInfo
 
 from regard.cli.flags import arguments
 from regard.config import (
+    TASKS,
     Config,
     DecodeConfig,
     Recipe,
+    TokensConfig,
     TrainConfig,
     make_recipe,
     merge,
@@ -268,15 +270,19 @@ def sections(kind: type[BaseModel], *, without: tuple[str, ...] = ()) -> st.Sear
 
 @st.composite
 def recipes(draw: st.DrawFn) -> dict[str, Any]:
-    values = draw(sections(Recipe, without=("system", "data", "model")))
+    values = draw(sections(Recipe, without=("system", "data", "task", "model")))
+    name = draw(st.sampled_from(sorted(TASKS)))
+    kind, settings = TASKS[name]
     model = draw(sections(TransformerConfig, without=("dim", "heads", "source_vocab")))
     heads = draw(st.integers(1, 16))
-    data = draw(sections(Recipe.model_fields["data"].annotation))  # type: ignore[arg-type]
-    data |= {"made": "spoken"} if not data.get("made") and not data.get("train") else {}
+    data = draw(sections(kind))
+    data |= {} if data.get("made") or data.get("train") else {"train": ["some", "file"]}
+    task = {**draw(sections(settings)), "name": name}
     decode = values.get("decode", {})
     if 0 < decode.get("longest", 0) < decode.get("shortest", 0):
         del decode["shortest"]
-    return {**values, "system": "transformer", "data": data, "model": {**model, "heads": heads, "dim": heads * 4}}
+    whole = {**values, "data": data, "task": task}
+    return {**whole, "system": "transformer", "model": {**model, "heads": heads, "dim": heads * 4}}
 
 
 @settings(max_examples=80)
@@ -342,14 +348,11 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_a_default_that_it_accepts() -> None:
-    for part in (*(f.annotation for f in Recipe.model_fields.values()), TransformerConfig):
-        if (
-            isinstance(part, type)
-            and issubclass(part, Config)
-            and part is not Config
-            and "made" not in part.model_fields
-        ):
-            assert part(**part().model_dump()) == part()
+    for part in (TokensConfig, TrainConfig, DecodeConfig, TransformerConfig, *(task for _, task in TASKS.values())):
+        assert part(**part().model_dump()) == part()
+    for data, _ in TASKS.values():
+        some = data(train=("file",))
+        assert data(**some.model_dump()) == some
     assert DecodeConfig().expand is None
 
 

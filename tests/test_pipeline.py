@@ -15,7 +15,7 @@ import regard
 from regard.data.batch import pad
 from regard.data.tokenizer import BOS, EOS
 from regard.errors import ConfigError
-from regard.pipeline import Pipeline
+from regard.pipeline.rewrite import Rewriter
 
 TEXTS = [source for source, _ in tiny.pairs(8)] + ["one", "two hundred", "", "the year nineteen eighty-four"]
 SEARCHES: list[dict[str, Any]] = [
@@ -29,11 +29,11 @@ SEARCHES: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def model() -> Pipeline:
+def model() -> Rewriter:
     return regard.load(tiny.trained())
 
 
-def test_a_text_gives_a_text_and_a_list_a_list(model: Pipeline) -> None:
+def test_a_text_gives_a_text_and_a_list_a_list(model: Rewriter) -> None:
     one = model("twenty-three")
     assert isinstance(one, str)
     assert model(["twenty-three", "five"]) == [one, model("five")]
@@ -41,7 +41,7 @@ def test_a_text_gives_a_text_and_a_list_a_list(model: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("how", SEARCHES, ids=str)
-def test_batch_size_order_and_padding_do_not_change_an_answer(model: Pipeline, how: dict[str, Any]) -> None:
+def test_batch_size_order_and_padding_do_not_change_an_answer(model: Rewriter, how: dict[str, Any]) -> None:
     together = model.answer(TEXTS, **how)
     backwards = model.answer(TEXTS[::-1], **how)[::-1]
     beside_a_long_one = model.answer([TEXTS[0], " and ".join(TEXTS[:4])], **how)[0]
@@ -50,31 +50,31 @@ def test_batch_size_order_and_padding_do_not_change_an_answer(model: Pipeline, h
     assert beside_a_long_one.texts == together[0].texts
 
 
-def test_nothing_answers_nothing(model: Pipeline) -> None:
+def test_nothing_answers_nothing(model: Rewriter) -> None:
     assert model(["", "five", " \t "]) == ["", model("five"), ""]
 
 
-def test_outer_white_space_says_nothing(model: Pipeline) -> None:
+def test_outer_white_space_says_nothing(model: Rewriter) -> None:
     assert model("  two hundred \t") == model("two hundred")
 
 
 @pytest.mark.parametrize(
     "how", [{"beam": 4, "nbest": 4}, {"sample": True, "nbest": 4}, {"beam": 1, "nbest": 3}], ids=str
 )
-def test_n_best_lists_are_sorted(model: Pipeline, how: dict[str, Any]) -> None:
+def test_n_best_lists_are_sorted(model: Rewriter, how: dict[str, Any]) -> None:
     for answer in model.answer(TEXTS[:4], **how):
         scores = [h.score for h in answer.hypotheses if h.finished]
         assert scores == sorted(scores, reverse=True)
         assert len(answer.texts) == how["nbest"]
 
 
-def test_a_wider_beam_finds_what_is_at_least_as_likely(model: Pipeline) -> None:
+def test_a_wider_beam_finds_what_is_at_least_as_likely(model: Rewriter) -> None:
     greedy, wide = (model.answer(TEXTS[:6], penalty="none", beam=beam) for beam in (1, 16))
     likelier = [w.hypotheses[0].logprob >= g.hypotheses[0].logprob - 1e-6 for g, w in zip(greedy, wide, strict=True)]
     assert sum(likelier) >= 5, "beam search is no proof of optimality, but it rarely loses to greedy"
 
 
-def test_the_same_seed_draws_the_same(model: Pipeline) -> None:
+def test_the_same_seed_draws_the_same(model: Rewriter) -> None:
     def drawn(seed: int) -> list[str]:
         return model(TEXTS, sample=True, temperature=2.0, seed=seed)
 
@@ -83,13 +83,13 @@ def test_the_same_seed_draws_the_same(model: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("how", [{"beam": 1}, {"beam": 4}, {"sample": True}], ids=str)
-def test_a_forced_prefix_begins_every_answer(model: Pipeline, how: dict[str, Any]) -> None:
+def test_a_forced_prefix_begins_every_answer(model: Rewriter, how: dict[str, Any]) -> None:
     for answer in model.answer(TEXTS[:4], prefixes=["drei"] * 4, **how):
         assert answer.texts[0].startswith("drei")
 
 
 @pytest.mark.parametrize("how", [{"beam": 1}, {"beam": 3}, {"sample": True}], ids=str)
-def test_the_score_of_an_answer_is_its_log_probability(model: Pipeline, how: dict[str, Any]) -> None:
+def test_the_score_of_an_answer_is_its_log_probability(model: Rewriter, how: dict[str, Any]) -> None:
     found = [(text, a.texts[0], a.hypotheses[0]) for text, a in zip(TEXTS, model.answer(TEXTS, **how), strict=True)]
     own = [
         (text, answer, h)
@@ -102,7 +102,7 @@ def test_the_score_of_an_answer_is_its_log_probability(model: Pipeline, how: dic
         assert sum(line) == pytest.approx(h.logprob, abs=1e-4)
 
 
-def test_lengths_are_honoured(model: Pipeline) -> None:
+def test_lengths_are_honoured(model: Rewriter) -> None:
     for beam in (1, 3):
         short = model.answer(TEXTS[:3], beam=beam, longest=4)
         long = model.answer(TEXTS[:3], beam=beam, shortest=18, longest=24)
@@ -110,7 +110,7 @@ def test_lengths_are_honoured(model: Pipeline) -> None:
         assert all(18 <= len(a.hypotheses[0].tokens) <= 24 for a in long)
 
 
-def test_no_n_gram_is_said_twice(model: Pipeline) -> None:
+def test_no_n_gram_is_said_twice(model: Rewriter) -> None:
     for beam in (1, 3):
         for answer in model.answer(TEXTS[:4], beam=beam, block_ngram=2, shortest=16, longest=24):
             tokens = answer.hypotheses[0].tokens
@@ -118,13 +118,13 @@ def test_no_n_gram_is_said_twice(model: Pipeline) -> None:
             assert len(grams) == len(set(grams))
 
 
-def test_a_wrong_way_to_search_is_refused(model: Pipeline) -> None:
+def test_a_wrong_way_to_search_is_refused(model: Rewriter) -> None:
     with pytest.raises(ConfigError, match="baem: no such setting; did you mean 'beam'"):
         model("five", baem=3)
 
 
 @pytest.mark.parametrize("how", [{"beam": 1}, {"beam": 4}, {"beam": 4, "coverage": 0.3}], ids=str)
-def test_look_follows_the_winning_beam(model: Pipeline, how: dict[str, Any]) -> None:
+def test_look_follows_the_winning_beam(model: Rewriter, how: dict[str, Any]) -> None:
     """What it shows is what the model looks at when it is handed the same answer word by word."""
     text = "three hundred and twenty-one"
     trace = model.look(text, **how)
@@ -138,7 +138,7 @@ def test_look_follows_the_winning_beam(model: Pipeline, how: dict[str, Any]) -> 
         np.testing.assert_allclose(weights, expected, atol=1e-5, err_msg=name)
 
 
-def test_every_row_of_every_map_sums_to_one(model: Pipeline) -> None:
+def test_every_row_of_every_map_sums_to_one(model: Rewriter) -> None:
     trace = model.look("two hundred and five", beam=3)
     assert {"encoder.0.attention", "decoder.0.attention", "decoder.0.cross"} <= set(trace.maps)
     for name, weights in trace.maps.items():
@@ -148,14 +148,14 @@ def test_every_row_of_every_map_sums_to_one(model: Pipeline) -> None:
     assert trace.caption.startswith("two hundred and five → ")
 
 
-def test_looking_changes_no_answer(model: Pipeline) -> None:
+def test_looking_changes_no_answer(model: Rewriter) -> None:
     text = TEXTS[0]
     before = model(text, beam=3)
     assert model.look(text, beam=3).caption == f"{text} → {before}"
     assert model(text, beam=3) == before
 
 
-def test_what_is_told_of_a_model_is_what_was_trained(model: Pipeline) -> None:
+def test_what_is_told_of_a_model_is_what_was_trained(model: Rewriter) -> None:
     assert model.recipe.model.vocab == model.tokenizers.target.size  # type: ignore[attr-defined]
     assert model.recipe.model.source_vocab == model.tokenizers.source.size  # type: ignore[attr-defined]
     assert not model.model.training
@@ -175,7 +175,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
-def test_any_text_has_an_answer(model: Pipeline, text: str) -> None:
+def test_any_text_has_an_answer(model: Rewriter, text: str) -> None:
     answer = model(text)
     answer.encode("utf-8")
     assert model([text, "five"]) == [answer, model("five")]

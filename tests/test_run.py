@@ -21,13 +21,14 @@ import tiny
 from rich.console import Console
 
 import regard
-from regard import prepare, run
+from regard import run
 from regard.cli import main
 from regard.config import make_recipe, read_toml
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, RegardError
 from regard.models import schema
+from regard.prepare import rewrite as prepare
 from regard.tasks.rewrite import MEASURES
 
 QUIET = Console(quiet=True)

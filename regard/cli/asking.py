@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from rich.markup import escape
@@ -18,8 +18,8 @@ from regard.config import Config, DecodeConfig, Split
 from regard.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from regard.pipeline import Pipeline
-    from regard.tasks.rewrite import Answer
+    from regard.pipeline import Pipeline, Reply
+    from regard.pipeline.rewrite import Rewriter
 
 AT_ONCE = 256  # inputs answered together
 
@@ -39,7 +39,7 @@ class EvaluateOptions(DecodeConfig):
 
 def evaluate(argv: list[str]) -> None:
     folder, _, options, how = run_of(argv, EvaluateOptions)
-    from regard import load, run
+    from regard import run
 
     console = err if options.json_ else out
     found = run.evaluate(
@@ -47,8 +47,9 @@ def evaluate(argv: list[str]) -> None:
     )  # fmt: skip
     if options.alignment:
         from regard.alignment import measure_alignment
+        from regard.pipeline.rewrite import load_rewriter
 
-        found["alignment_error"] = measure_alignment(load(folder, device=options.device), options.alignment)
+        found["alignment_error"] = measure_alignment(load_rewriter(folder, device=options.device), options.alignment)
     if options.json_:
         print(json.dumps(run.report(found), ensure_ascii=False))
     else:
@@ -73,6 +74,12 @@ class PredictOptions(DecodeConfig):
     """Answer each line as soon as it is read, instead of some hundreds at a time."""
     prefix: str = ""
     """Words that every answer begins with."""
+    top: int = Field(5, ge=1)
+    """So many likeliest words for a mask, or labels."""
+    embed: bool = False
+    """The vector of each text instead of an answer, as JSON; of systems that encode."""
+    pooling: Literal["mean", "first"] = "mean"
+    """What that vector is made of: the mean of all tokens, or the first."""
     score: bool = False
     """Inputs are source TAB target: print the log-probability of the target, whole and token by token."""
     device: str = "auto"
@@ -82,8 +89,9 @@ class PredictOptions(DecodeConfig):
 def predict(argv: list[str]) -> None:
     folder, texts, options, how = run_of(argv, PredictOptions, inputs=True)
     from regard.pipeline import load
+    from regard.pipeline.rewrite import load_rewriter
 
-    model = load(folder, device=options.device)
+    model = load_rewriter(folder, device=options.device) if options.score else load(folder, device=options.device)
     keyboard = not texts and sys.stdin.isatty()
     if keyboard:
         err.print("reading lines from the keyboard; end with Ctrl-D")
@@ -92,11 +100,10 @@ def predict(argv: list[str]) -> None:
     with nullcontext() if out.is_terminal else err.status("answering") as status:
         for block in _blocks(_checked(texts or _lines(sys.stdin.buffer), model, options.score), at_once):
             if options.score:
-                _print_scores(model, block)
+                _print_scores(model, block)  # type: ignore[arg-type]
             else:
-                prefixes = [options.prefix] * len(block) if options.prefix else None
-                for answer in model.answer(block, prefixes=prefixes, **how):
-                    _print_answer(answer, options, several="nbest" in how)
+                for reply in model.ask(block, **how):
+                    print(_json(reply) if options.json_ else reply.text)
             sys.stdout.flush()
             done += len(block)
             if status is not None:
@@ -142,19 +149,11 @@ def _blocks(texts: Iterator[str], most: int) -> Iterator[list[str]]:
         raise trouble
 
 
-def _print_answer(answer: Answer, options: PredictOptions, several: bool) -> None:
-    found = list(zip(answer.texts, answer.hypotheses, strict=True))
-    if options.json_:
-        answers = [{"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished} for text, h in found]
-        print(json.dumps({"source": answer.source, "answers": answers}, ensure_ascii=False))
-    elif several:
-        for text, h in found:
-            print(f"{h.score:.4f}\t{text}")
-    else:
-        print(answer.texts[0])
+def _json(reply: Reply) -> str:
+    return json.dumps(reply.json, ensure_ascii=False)
 
 
-def _print_scores(model: Pipeline, block: list[str]) -> None:
+def _print_scores(model: Rewriter, block: list[str]) -> None:
     pairs = [(source, target) for source, _, target in (text.partition("\t") for text in block)]
     for line in model.score(pairs):
         print(f"{sum(line):.4f}\t{' '.join(f'{value:.4f}' for value in line)}")

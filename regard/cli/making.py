@@ -13,7 +13,7 @@ from rich.padding import Padding
 
 from regard.cli.flags import arguments
 from regard.cli.shared import Nothing, free, out, program, run_of
-from regard.config import Config, Recipe, make_recipe, merge, read_toml, recipe_schema, section, write_toml
+from regard.config import Config, Recipe, make_recipe, merge, read_toml, recipe_schema, section, task_of, write_toml
 from regard.errors import ConfigError
 from regard.recipes import find_recipe, list_recipes, recipe_text
 
@@ -83,7 +83,7 @@ def _recipe_of(argv: list[str]) -> tuple[str, Recipe, TrainOptions]:
     values = read_toml(find_recipe(words[0]))
     from regard.models import schema
 
-    whole = recipe_schema(str(values.get("system", "transformer")), schema)
+    whole = recipe_schema(str(values.get("system", "transformer")), schema, task_of(values))
     words, given = arguments(argv, TrainOptions, whole)
     if words[1:]:
         raise ConfigError(f"{words[1]!r}: one recipe at a time; settings are written --section.key value")

@@ -16,7 +16,8 @@ from regard.reproduce import STUDIES, find_study
 
 class ReproduceOptions(Config):
     data: str | None = None
-    """The data set; each table has its own: attention has spoken and multi30k, length has copy and spoken."""
+    """The data set; each table has its own: attention has spoken and multi30k, ladder has multi30k, length has copy
+    and spoken."""
     cells: tuple[str, ...] = ()
     """Some cells of the table only."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = ()

@@ -18,6 +18,9 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
+ASKED = ("prefix", "top", "embed", "pooling")  # settings of an answer besides how it is decoded
+
+
 def program() -> str:
     """How this program is called from here: by its name where the shell finds it, else by its path."""
     return "regard" if shutil.which("regard") else os.path.relpath(Path(sys.executable).parent / "regard")
@@ -37,7 +40,7 @@ def run_of(
         raise ConfigError("which run? Name its folder, for example runs/demo")
     if words[1:] and not inputs:
         raise ConfigError(f"{words[1]!r}: one run folder at a time, and nothing else")
-    how = {name: values[name] for name in values if name in DecodeConfig.model_fields}
+    how = {name: values[name] for name in values if name in DecodeConfig.model_fields or name in ASKED}
     clean = [word.encode("utf-8", "replace").decode() for word in words[1:]]  # bytes that are no UTF-8 become ?
     return Path(words[0]), clean, options, how
 

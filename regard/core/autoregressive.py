@@ -21,6 +21,7 @@ class Autoregressive(nn.Module):
 
     head: Head
     words: nn.Embedding  # of what it writes
+    sourced: bool = True  # it reads a source before it writes
     longest: int | None = None  # tokens that it can read or write, where there is a limit
     exempt: Mapping[str, str] = MappingProxyType({})  # laws that do not hold for it by intention, and why
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,6 +26,24 @@ __all__ = ["BOS", "EOS", "PAD", "SPECIAL", "UNK", "Kind", "Tokenizer", "Tokenize
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
 
+
+@dataclass(frozen=True)
+class Marks:
+    """The numbers of the tokens that are no text, in one vocabulary; a BERT calls begin and end [CLS] and [SEP]."""
+
+    pad: int
+    begin: int
+    end: int
+    unknown: int
+    mask: int | None = None
+    """Stands for a hidden token."""
+    delimiter: int | None = None
+    """Stands between two texts that a GPT reads as one."""
+    extract: int | None = None
+    """Where a GPT is asked what it has read."""
+
+
+EXTRA = {"mask": "<mask>", "delimiter": "<delimiter>", "extract": "<extract>"}  # marks that some tasks need besides
 TARGET_FILE, SOURCE_FILE = "tokenizer.json", "tokenizer.source.json"
 
 
@@ -37,7 +55,13 @@ class Tokenizer:
         inner.no_truncation()
         inner.no_padding()
         self.inner = inner
+        self._settle()
+
+    def _settle(self) -> None:
+        inner = self.inner
         self.size: int = inner.get_vocab_size()
+        self.marks = Marks(PAD, BOS, EOS, UNK, **{mark: inner.token_to_id(name) for mark, name in EXTRA.items()})
+        self.special = {PAD, BOS, EOS, self.marks.mask, self.marks.delimiter, self.marks.extract} - {None}
         self.fingerprint = blake2b(self.to_str().encode(), digest_size=16).hexdigest()
 
     @classmethod
@@ -50,8 +74,12 @@ class Tokenizer:
         least: int = 1,
         lowercase: bool = False,
         continuation: str = "",
+        marks: Sequence[str] = (),
     ) -> Tokenizer:
-        """A vocabulary of at most `size` entries, special ones included. The same texts give the same vocabulary."""
+        """A vocabulary of at most `size` entries, special ones included. The same texts give the same vocabulary.
+
+        `marks` names those that are wanted besides the four that each has, as in EXTRA.
+        """
         if continuation and kind != "word":
             wanted = 'is for text that was split beforehand: write tokens.kind = "word"'
             raise ConfigError(f'tokens.continuation = "{continuation}" {wanted}, or leave it out')
@@ -59,19 +87,26 @@ class Tokenizer:
         if rare and kind not in ("word", "char"):
             wanted = f'is for whole words or letters: write tokens.kind = "word", or leave it out, since {kind} spells'
             raise ConfigError(f"tokens.least = {least} {wanted} rare words")
-        inner = TRAINERS[kind](map(encodable, texts), size, [normalizers.Lowercase()] if lowercase else [], **rare)
+        normal = [normalizers.Lowercase()] if lowercase else []
+        inner = TRAINERS[kind](map(encodable, texts), size - len(marks), normal, **rare)
+        inner.add_special_tokens([EXTRA[mark] for mark in marks])
         if continuation:
             unfinished = decoders.Replace(tokenizers.Regex(_unfinished(continuation)), "")
             inner.decoder = decoders.Sequence([SPACED, decoders.Fuse(), unfinished])
         return cls(inner)
 
+    def add(self, marks: Sequence[str]) -> None:
+        """Gives it the marks that it lacks, after all others."""
+        self.inner.add_special_tokens([EXTRA[mark] for mark in marks if getattr(self.marks, mark) is None])
+        self._settle()
+
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without marks of beginning and end."""
-        return _ordinary(self.inner.encode(encodable(text), add_special_tokens=False).ids)
+        return self._ordinary(self.inner.encode(encodable(text), add_special_tokens=False).ids)
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         found = self.inner.encode_batch_fast([encodable(text) for text in texts], add_special_tokens=False)
-        return [_ordinary(one.ids) for one in found]
+        return [self._ordinary(one.ids) for one in found]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of tokens; padding and marks of beginning and end say nothing."""
@@ -83,6 +118,10 @@ class Tokenizer:
         if isinstance(self.inner.pre_tokenizer, pre_tokenizers.ByteLevel):
             pieces = [decoders.ByteLevel().decode([piece]) for piece in pieces]
         return [_visible(piece) for piece in pieces]
+
+    def _ordinary(self, ids: list[int]) -> list[int]:
+        """No text may contain a mark, even if it spells a word of that name."""
+        return ids if self.special.isdisjoint(ids) else [UNK if i in self.special else i for i in ids]
 
     def to_str(self) -> str:
         return self.inner.to_str()
@@ -129,11 +168,6 @@ def join(text: str, continuation: str) -> str:
 
 def _unfinished(continuation: str) -> str:
     return re.escape(continuation) + "( |$)"
-
-
-def _ordinary(ids: list[int]) -> list[int]:
-    """No text may contain padding, beginning or end, even if it spells a word of that name."""
-    return ids if min(ids, default=UNK) >= UNK else [max(i, UNK) for i in ids]
 
 
 def _visible(piece: str) -> str:

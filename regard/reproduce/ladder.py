@@ -38,7 +38,8 @@ LADDER = {
                 task={"forcing": 1.0},
                 model={
                     "dim": 256, "heads": 8, "layers": 3, "hidden": 512, "bias": True,
-                    "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "positions": "learned", "context": 256, "tied": "none",
+                    "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1,
+                    "positions": "learned", "context": 256, "tied": "none",
                 },
                 train={"rate": 5e-4, "metric": "loss"},
             ),

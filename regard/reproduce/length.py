@@ -16,7 +16,7 @@ from regard.reproduce.plot import curves
 from regard.reproduce.study import Cell, Report, Study
 
 if TYPE_CHECKING:
-    from regard.pipeline import Pipeline
+    from regard.pipeline.rewrite import Rewriter
 
 WIDTH = 10  # tokens
 
@@ -25,15 +25,15 @@ def by_length(folder: Path) -> Report:
     """Exact match and right tokens of the test split, by the length of the source; decoded once, then kept."""
     place = folder / "lengths.json"
     if not place.exists():
-        from regard.pipeline import load
+        from regard.pipeline.rewrite import load_rewriter
         from regard.weights import write
 
-        write(place, json.dumps(dict(_measures(load(folder))), indent=1, ensure_ascii=False).encode())
+        write(place, json.dumps(dict(_measures(load_rewriter(folder))), indent=1, ensure_ascii=False).encode())
     found: Report = json.loads(place.read_text("utf-8"))
     return found
 
 
-def _measures(pipeline: Pipeline) -> Iterator[tuple[str, dict[str, object]]]:
+def _measures(pipeline: Rewriter) -> Iterator[tuple[str, dict[str, object]]]:
     pairs = json.loads((pipeline.folder / "data" / "test.json").read_text("utf-8"))
     answers = pipeline([source for source, _ in pairs])
     read, write = pipeline.tokenizers.source.encode, pipeline.tokenizers.target.encode

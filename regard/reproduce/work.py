@@ -17,7 +17,7 @@ from regard.config import Recipe, write_toml
 from regard.data.text import BadLines
 from regard.errors import ConfigError, RegardError
 from regard.pipeline import read_run
-from regard.prepare import examples
+from regard.prepare.rewrite import examples
 from regard.reproduce.study import Job
 from regard.training.stop import Stop, Stopped
 from regard.weights import write

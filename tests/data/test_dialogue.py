@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.config import DataConfig, make_recipe, read_toml
+from regard.config import make_recipe, read_toml
+from regard.config.data import PairsData
 from regard.data.dialogue import exchanges
 from regard.data.text import EMPTY, ENCODING, JSON, KEYS, SEEN, SPEAKERS, BadLines, read_pairs, unseen
 from regard.errors import ConfigError, DataError
 from regard.models import schema
-from regard.prepare import examples, prepare
+from regard.prepare.rewrite import examples, prepare
 from regard.recipes import find_recipe
 from tests import tiny
 
@@ -200,7 +201,7 @@ def test_a_dialogue_that_a_model_cannot_read_to_its_end_is_not_measured(tmp_path
 @pytest.mark.data("dialogsum")
 def test_the_shipped_recipe_finds_its_dialogues(data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_DATA", str(data_dir("dialogsum").parent))
-    data = DataConfig(**read_toml(find_recipe("dialogue"))["data"])
+    data = PairsData(**read_toml(find_recipe("dialogue"))["data"])
     bad = BadLines()
     found = list(examples(data, "valid", bad))
     assert (bad.read, len(found), bad.counts) == (4189, 3448, {SEEN: 741})

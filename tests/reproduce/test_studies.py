@@ -83,8 +83,8 @@ def told(capsys: pytest.CaptureFixture[str]) -> Told:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "reproduce what? Name one table: attention or length"),
-        (("attention", "length"), "reproduce what? Name one table: attention or length"),
+        ((), "reproduce what? Name one table: attention or ladder or length"),
+        (("attention", "length"), "reproduce what? Name one table: attention or ladder or length"),
         (("atention",), "no table 'atention'; did you mean 'attention'?"),
         (("length", "--data", "multi30k"), "the table 'length' is not made of 'multi30k'; known: copy, spoken"),
         (("attention", "--data", "spokn"), "the table 'attention' is not made of 'spokn'; did you mean 'spoken'?"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.config import TaskConfig
+from regard.config.task import RewriteTask
 from regard.core.autoregressive import Autoregressive
 from regard.models import build, schema
 from regard.tasks.forcing import DECAYS, chance_of_truth, coins
@@ -112,9 +112,9 @@ def test_a_coin_shows_the_truth_as_often_as_it_should(chance: float) -> None:
 
 
 def test_without_an_end_the_probability_stays() -> None:
-    task = TaskConfig(forcing=0.7)
+    task = RewriteTask(forcing=0.7)
     assert {chance_of_truth(n, task) for n in (0, 10, 10**9)} == {0.7}
-    assert chance_of_truth(10**9, TaskConfig()) == 1.0
+    assert chance_of_truth(10**9, RewriteTask()) == 1.0
 
 
 @pytest.mark.parametrize("decay", DECAYS)
@@ -122,7 +122,7 @@ def test_without_an_end_the_probability_stays() -> None:
 def test_a_schedule_goes_from_the_first_probability_to_the_last_and_never_back(
     decay: str, first: float, last: float
 ) -> None:
-    task = TaskConfig(forcing=first, forcing_end=last, forcing_steps=50, forcing_decay=decay)  # type: ignore[arg-type]
+    task = RewriteTask(forcing=first, forcing_end=last, forcing_steps=50, forcing_decay=decay)  # type: ignore[arg-type]
     way = [chance_of_truth(n, task) for n in range(60)]
     assert way[0] == pytest.approx(first, abs=0.0025)  # a sigmoid is never quite at its end
     assert set(way[50:]) == {last}

@@ -15,7 +15,7 @@ from regard.data.text import BadLines
 from regard.data.tokenizer import join
 from regard.metrics.translation import bleu
 from regard.models import schema
-from regard.prepare import bleu_of, examples, prepare
+from regard.prepare.rewrite import bleu_of, examples, prepare
 from regard.recipes import find_recipe
 from regard.training import loop
 

@@ -14,7 +14,8 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from regard.config import TaskConfig, TrainConfig, make_recipe
+from regard.config import TrainConfig, make_recipe
+from regard.config.task import RewriteTask
 from regard.core.head import Loss, Mixture
 from regard.models import build, schema, seq2seq
 from regard.models.seq2seq import Config, Seq2Seq
@@ -31,7 +32,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "luong": {"decoder": "luong", "score": "general", "feeding": True},
     "two heads": {"decoder": "luong", "score": "additive", "heads": 2, "feeding": False},
 }
-PLAIN = TaskConfig(reinforce=1.0, entropy=0.0)
+PLAIN = RewriteTask(reinforce=1.0, entropy=0.0)
 ROWS, BATCHES = 1000, 50  # draws at a time, and how often
 
 
@@ -120,7 +121,7 @@ def spread(samples: Tensor) -> Tensor:
 
 
 def terms(
-    task: TaskConfig, usual: Tensor | None, real: Tensor
+    task: RewriteTask, usual: Tensor | None, real: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor], Loss]:
     """with_choices on made-up notes; also the log-probabilities of the words."""
     model = make()
@@ -138,7 +139,7 @@ REAL = torch.tensor([[True] * 4, [True, True, False, False]])
 
 def test_a_choice_is_praised_for_the_words_from_it_on() -> None:
     """By as much as they were better than usual; padding neither praises nor is praised."""
-    total, _, logs, notes, _ = terms(TaskConfig(reinforce=0.5, entropy=0.0), torch.tensor(-2.0), REAL)
+    total, _, logs, notes, _ = terms(RewriteTask(reinforce=0.5, entropy=0.0), torch.tensor(-2.0), REAL)
     praise, openness = torch.autograd.grad(-total, list(notes.values()))
     for row, length in enumerate((4, 2)):
         for t in range(4):
@@ -148,14 +149,14 @@ def test_a_choice_is_praised_for_the_words_from_it_on() -> None:
 
 
 def test_open_choices_are_rewarded() -> None:
-    total, _, _, notes, _ = terms(TaskConfig(reinforce=0.0, entropy=0.3), None, REAL)
+    total, _, _, notes, _ = terms(RewriteTask(reinforce=0.0, entropy=0.3), None, REAL)
     praise, openness = torch.autograd.grad(-total, list(notes.values()))
     torch.testing.assert_close(openness, 0.3 * REAL.double())
     assert not praise.any()
 
 
 def test_without_weight_the_choices_leave_the_loss_as_it_is() -> None:
-    total, _, _, _, loss = terms(TaskConfig(reinforce=0.0, entropy=0.0), None, REAL)
+    total, _, _, _, loss = terms(RewriteTask(reinforce=0.0, entropy=0.0), None, REAL)
     assert torch.equal(total, loss.total)
 
 

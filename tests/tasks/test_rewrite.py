@@ -15,36 +15,36 @@ import regard
 from regard.data.batch import Batch
 from regard.data.tokenizer import BOS, EOS
 from regard.metrics.translation import BLEU
-from regard.pipeline import Pipeline
-from regard.prepare import hold, prepare
+from regard.pipeline.rewrite import Rewriter
+from regard.prepare.rewrite import hold, prepare
 from regard.tasks.rewrite import Held, Rewrite, _by_length, _seed, measure, rewrite, surprise
 
 PAIRS = tiny.pairs(6)
 
 
 @pytest.fixture(scope="module")
-def model() -> Pipeline:
+def model() -> Rewriter:
     return regard.load(tiny.trained())
 
 
 @pytest.fixture(scope="module")
-def task(model: Pipeline) -> Rewrite:
+def task(model: Rewriter) -> Rewrite:
     return prepare(model.recipe, tiny.trained())[1]
 
 
 @pytest.fixture(scope="module")
-def held(model: Pipeline) -> Held:
+def held(model: Rewriter) -> Held:
     return hold(model.recipe, tiny.trained(), "test", model.tokenizers, lambda text: None)
 
 
-def batch_of(model: Pipeline, pairs: list[tuple[str, str]]) -> Batch:
+def batch_of(model: Rewriter, pairs: list[tuple[str, str]]) -> Batch:
     sources = [[*model.tokenizers.source.encode(source), EOS] for source, _ in pairs]
     targets = [[BOS, *model.tokenizers.target.encode(target), EOS] for _, target in pairs]
     return Batch.of(sources, targets, range(len(pairs)))
 
 
 @torch.inference_mode()
-def test_the_loss_is_the_summed_score_of_the_targets(model: Pipeline, task: Rewrite) -> None:
+def test_the_loss_is_the_summed_score_of_the_targets(model: Rewriter, task: Rewrite) -> None:
     batch, scores = batch_of(model, PAIRS), model.score(PAIRS)
     loss = task.loss(model.model, batch, None)
     assert loss.parts["nll"].item() == pytest.approx(-sum(map(sum, scores)), rel=1e-5)
@@ -53,13 +53,13 @@ def test_the_loss_is_the_summed_score_of_the_targets(model: Pipeline, task: Rewr
 
 
 @torch.inference_mode()
-def test_the_loss_of_a_batch_is_the_sum_of_its_rows(model: Pipeline, task: Rewrite) -> None:
+def test_the_loss_of_a_batch_is_the_sum_of_its_rows(model: Rewriter, task: Rewrite) -> None:
     whole = task.loss(model.model, batch_of(model, PAIRS), None)
     alone = [task.loss(model.model, batch_of(model, [pair]), None) for pair in PAIRS]
     assert whole.total.item() == pytest.approx(sum(loss.total.item() for loss in alone), rel=1e-5)
 
 
-def test_measures_of_what_the_model_itself_would_write_are_perfect(model: Pipeline, held: Held) -> None:
+def test_measures_of_what_the_model_itself_would_write_are_perfect(model: Rewriter, held: Held) -> None:
     answers = model(held.sources)
     found = measure(model.model, model.tokenizers, replace(held, references=answers), model.decoding(), BLEU())
     assert found["exact"] == 100
@@ -67,7 +67,7 @@ def test_measures_of_what_the_model_itself_would_write_are_perfect(model: Pipeli
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
 
 
-def test_an_evaluation_is_the_same_in_any_batches_and_tells_its_progress(model: Pipeline, held: Held) -> None:
+def test_an_evaluation_is_the_same_in_any_batches_and_tells_its_progress(model: Rewriter, held: Held) -> None:
     told: list[tuple[int, int]] = []
     how = model.decoding()
     small, large = (
@@ -79,7 +79,7 @@ def test_an_evaluation_is_the_same_in_any_batches_and_tells_its_progress(model: 
     assert [done for done, _ in told] != sorted({done for done, _ in told}), "two evaluations, each from the start"
 
 
-def test_a_split_that_is_not_there_measures_nothing(model: Pipeline, task: Rewrite) -> None:
+def test_a_split_that_is_not_there_measures_nothing(model: Rewriter, task: Rewrite) -> None:
     assert task.evaluate(model.model, "nowhere") == {}
     assert set(task.evaluate(model.model, "valid")) >= {"loss", "bleu"}
 
@@ -91,7 +91,7 @@ def test_batches_are_for_training_alone(task: Rewrite) -> None:
         task.batch("valid", 0)
 
 
-def test_coverage_can_only_lower_a_score(model: Pipeline) -> None:
+def test_coverage_can_only_lower_a_score(model: Rewriter) -> None:
     sources = [source for source, _ in PAIRS]
     plain = rewrite(model.model, model.tokenizers, sources, model.decoding(beam=4))
     covered = rewrite(model.model, model.tokenizers, sources, model.decoding(beam=4, coverage=0.5))

@@ -1,39 +1,32 @@
-"""From a recipe's words about data to a task: read the text, train the tokenizers, fill the stores.
-
-What is there already is kept, so that a run that was killed while it got ready goes on.
-"""
+"""Pairs of texts to the task of rewriting one into the other."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from regard.config import DataConfig, Recipe, Split
+from regard.config.data import PairsData
+from regard.config.task import RewriteTask
 from regard.data.spoken import spoken
 from regard.data.store import Store
 from regard.data.synthetic import copies
 from regard.data.text import BadLines, find, read_pairs, unseen
-from regard.data.tokenizer import SOURCE_FILE, TARGET_FILE, Tokenizers, join
-from regard.errors import ConfigError, DataError, nearest
+from regard.data.tokenizer import Tokenizers, join
+from regard.errors import ConfigError, DataError
 from regard.metrics.translation import BLEU
+from regard.prepare.shared import HELD, Count, Say, check_context, check_metric, has, tokenizers_of, with_model
 from regard.tasks.rewrite import MEASURES, Held, Rewrite
 from regard.weights import write
 
-Say = Callable[[str], None]
-Count = Callable[[int], None]
-HELD: tuple[Split, ...] = ("valid", "test")
 ANY = 65_536  # tokens
 
 
 def prepare(
     recipe: Recipe, folder: Path, say: Say = lambda text: None, count: Count | None = None
 ) -> tuple[Recipe, Rewrite]:
-    """The task of a recipe, and the recipe with the sizes of its vocabularies filled in.
-
-    `say` hears what is begun, `count` how many pairs have been stored of it.
-    """
     _check(recipe)
     tokenizers = _tokenizers(recipe, folder, say)
     task = Rewrite(
@@ -49,8 +42,7 @@ def prepare(
     sizes = {"vocab": tokenizers.target.size}
     if not tokenizers.joint:
         sizes["source_vocab"] = tokenizers.source.size
-    model = type(recipe.model)(**{**recipe.model.model_dump(), **sizes})
-    return recipe.model_copy(update={"model": model}), task
+    return with_model(recipe, **sizes), task
 
 
 def hold(recipe: Recipe, folder: Path, split: Split, tokenizers: Tokenizers, say: Say) -> Held:
@@ -77,11 +69,13 @@ def _text(recipe: Recipe, place: Path, split: Split, store: Store) -> list[tuple
 
 
 def bleu_of(recipe: Recipe) -> BLEU:
+    assert isinstance(recipe.task, RewriteTask)
     return BLEU(recipe.task.bleu, recipe.tokens.lowercase)
 
 
 def examples(data: DataConfig, split: Split, bad: BadLines) -> Iterator[tuple[int, str, str]]:
     """Line number, source and target of each example of a split."""
+    assert isinstance(data, PairsData)
     if data.made is not None:
         for number, (source, target) in enumerate(_made(data, split), 1):
             yield number, source, target
@@ -93,46 +87,31 @@ def examples(data: DataConfig, split: Split, bad: BadLines) -> Iterator[tuple[in
     yield from pairs
 
 
-def _made(data: DataConfig, split: Split) -> Iterator[tuple[str, str]]:
+def _made(data: PairsData, split: Split) -> Iterator[tuple[str, str]]:
     count = data.count if split == "train" else data.held
     if data.made == "copy":
         return copies(split, count, longest=data.longest - 1)
     return ((source, target) for _, source, target in spoken(data.languages, split, count))
 
 
-def has(data: DataConfig, split: str) -> bool:
-    return data.made is not None or bool(getattr(data, split))
-
-
 def _check(recipe: Recipe) -> None:
-    """What would only be missed hours later, at the first evaluation."""
-    metric = recipe.train.metric
-    measured = (*MEASURES, "free_perplexity") if recipe.task.free_running else MEASURES
-    if metric not in measured:
-        raise ConfigError(f"train.metric: the task measures no {metric!r}; {nearest(metric, measured)}")
+    assert isinstance(recipe.task, RewriteTask)
+    check_metric(recipe, (*MEASURES, "free_perplexity") if recipe.task.free_running else MEASURES)
     bleu_of(recipe).counter()
     if not recipe.tokens.joint and getattr(recipe.model, "tied", None) == "all":
         raise ConfigError(
             'model.tied: two vocabularies cannot share one matrix; write tied = "target", or tokens.joint = true'
         )
-    context = getattr(recipe.model, "longest", None)
-    if context is not None and context < recipe.data.longest:
-        raise ConfigError(
-            f"model.context = {context} is shorter than data.longest = {recipe.data.longest}; "
-            f"write data.longest = {context}, or a context that holds the longest example"
-        )
+    check_context(recipe)
 
 
 def _tokenizers(recipe: Recipe, folder: Path, say: Say) -> Tokenizers:
-    wanted = [TARGET_FILE] if recipe.tokens.joint else [TARGET_FILE, SOURCE_FILE]
-    if all((folder / name).exists() for name in wanted):
-        return Tokenizers.load(folder)
-    say("training the tokenizer")
-    sources = (source for _, source, _ in examples(recipe.data, "train", BadLines()))
-    targets = (target for _, _, target in examples(recipe.data, "train", BadLines()))
-    tokenizers = Tokenizers.train(sources, targets, **recipe.tokens.model_dump())
-    tokenizers.save(folder)
-    return tokenizers
+    def learn() -> Tokenizers:
+        sources = (source for _, source, _ in examples(recipe.data, "train", BadLines()))
+        targets = (target for _, _, target in examples(recipe.data, "train", BadLines()))
+        return Tokenizers.train(sources, targets, **recipe.tokens.model_dump())
+
+    return tokenizers_of(recipe, folder, say, learn)
 
 
 def _store(

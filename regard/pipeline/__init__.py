@@ -1,0 +1,68 @@
+"""Text → tokens → batch → model → answer: a trained run, ready to be asked. `regard.load` returns it.
+
+base     what every pipeline can do
+rewrite  and one module for each task
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from regard.config import FORMAT, Recipe, make_recipe, read_toml
+from regard.core.linear import pack
+from regard.data.tokenizer import Tokenizers
+from regard.device import find_device
+from regard.errors import CheckpointError, ConfigError
+from regard.models import build, schema
+from regard.pipeline.base import Pipeline, Reply
+from regard.weights import read_weights
+
+__all__ = ["Pipeline", "Reply", "check_vocabulary", "load", "read_run"]
+
+
+def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
+    """A trained run, ready to be asked."""
+    folder = Path(folder)
+    recipe = read_run(folder)
+    weights = folder / "model.safetensors"
+    if not weights.exists():
+        raise CheckpointError(f"{folder} has no model.safetensors yet; finish it with: regard resume {folder}")
+    tokenizers = Tokenizers.load(folder)
+    check_vocabulary(recipe, tokenizers)
+    model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
+    read_weights(weights, model)
+    kind: type[Pipeline] = import_module(f"regard.pipeline.{recipe.task.name}").PIPELINE
+    return kind(recipe, pack(model.to(find_device(device)).eval()), tokenizers, folder)
+
+
+def read_run(folder: Path) -> Recipe:
+    """The recipe of a run folder, of a version that this Regard can read."""
+    if not (folder / "recipe.toml").exists():
+        what = "no such folder" if not folder.exists() else "not a run folder: it has no recipe.toml"
+        raise CheckpointError(f"{folder}: {what}; runs are made by: regard train RECIPE --out {folder}")
+    try:
+        values = read_toml(folder / "recipe.toml")
+        if (found := values.get("format")) != FORMAT:
+            raise CheckpointError(
+                f"{folder} has run format {found}, but this Regard reads format {FORMAT}; "
+                "use the Regard that wrote it, or train it again"
+            )
+        return make_recipe(values, schema)
+    except ConfigError as error:
+        raise CheckpointError(f"{folder} has a recipe.toml that cannot be used: {error}") from None
+
+
+def check_vocabulary(recipe: Recipe, tokenizers: Tokenizers) -> None:
+    """The files of a run fit together."""
+    vocab: int = recipe.model.vocab  # type: ignore[attr-defined]
+    source_vocab: int | None = getattr(recipe.model, "source_vocab", None)
+    for side, wanted, found in (
+        ("target", vocab, tokenizers.target.size),
+        ("source", source_vocab or vocab, tokenizers.source.size),
+    ):
+        if wanted != found:
+            raise CheckpointError(
+                f"the model was built for a {side} vocabulary of {wanted}, but its tokenizer has {found} entries; "
+                "they belong to different runs"
+            )

@@ -1,0 +1,123 @@
+"""Text in, other text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from regard.config import DataConfig, DecodeConfig, Split
+from regard.config.data import PairsData
+from regard.config.task import RewriteTask
+from regard.core.autoregressive import Autoregressive
+from regard.core.watch import watch
+from regard.data.tokenizer import EOS
+from regard.errors import ConfigError, DataError
+from regard.pipeline.base import Pipeline, Progress, Reply, Say
+from regard.prepare.rewrite import bleu_of, hold
+from regard.tasks.rewrite import Answer, encode_sources, measure, rewrite, score_pairs
+from regard.view.capture import Trace, follow
+
+
+@dataclass(frozen=True)
+class Rewriter(Pipeline):
+    model: Autoregressive
+
+    takes = frozenset((*DecodeConfig.model_fields, "prefix"))
+
+    def answers(self, texts: Sequence[str], **how: Any) -> list[str]:
+        """Texts; keywords as in the recipe's [decode]."""
+        return [answer.texts[0] for answer in self.answer(texts, **how)]
+
+    def answer(
+        self,
+        texts: Sequence[str],
+        *,
+        prefixes: Sequence[str] | None = None,
+        progress: Progress | None = None,
+        **how: Any,
+    ) -> list[Answer]:
+        """Answers with their n-best lists, scores and ancestries."""
+        return rewrite(
+            self.model, self.tokenizers, texts, self.decoding(**how),
+            prefixes=prefixes, longest=self.longest, progress=progress,
+        )  # fmt: skip
+
+    def ask(self, texts: Sequence[str], *, prefix: str = "", **how: Any) -> list[Reply]:
+        self.refuse_unknown(how)
+        found = self.answer(texts, prefixes=[prefix] * len(texts) if prefix else None, **how)
+        return [_reply(answer, several="nbest" in how) for answer in found]
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
+        """Log-probability of each token of given answers."""
+        return score_pairs(self.model, self.tokenizers, pairs, longest=self.longest)
+
+    def check(self, text: str, number: int = 1) -> None:
+        encode_sources(self.tokenizers, [text], self.longest, first=number)
+
+    def look(self, text: str, **how: Any) -> Trace:
+        """What every attention looked at while the best answer was written."""
+        (ids,) = encode_sources(self.tokenizers, [text], self.longest)
+        if ids == [EOS]:
+            raise DataError("the text to look at is empty; write a sentence, in quotes")
+        with watch(self.model) as seen:
+            (answer,) = self.answer([text], **{**how, "sample": False})
+        best = answer.hypotheses[0]
+        target = [*self.tokenizers.target.tokens(best.tokens), *(["<eos>"] if best.finished else [])]
+        return Trace(
+            source=(*self.tokenizers.source.tokens(ids[:-1]), "<eos>"),
+            target=tuple(target),
+            maps=follow(seen, best.rows),
+            title=self.folder.name,
+            score=best.score,
+            caption=f"{text} → {answer.texts[0]}",
+        )
+
+    def measure(
+        self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress
+    ) -> dict[str, float]:
+        recipe = self.recipe.model_copy(update={"decode": self.decoding(**how)})
+        task = recipe.task
+        assert isinstance(task, RewriteTask)
+        with TemporaryDirectory() as scratch:
+            place = Path(scratch) if files else self.folder
+            if files:
+                recipe, split = recipe.model_copy(update={"data": _data_of(recipe.data, files)}), "test"
+            held = hold(recipe, place, split, self.tokenizers, say)
+            return measure(
+                self.model, self.tokenizers, held, recipe.decode, bleu_of(recipe),
+                free_running=task.free_running, tokens=recipe.train.tokens, progress=progress,
+            )  # fmt: skip
+
+
+PIPELINE = Rewriter
+
+
+def load_rewriter(folder: str | Path, *, device: str = "auto") -> Rewriter:
+    """A run of this task; any other is refused."""
+    from regard.pipeline import load
+
+    pipeline = load(folder, device=device)
+    if not isinstance(pipeline, Rewriter):
+        raise ConfigError(f"{folder} has the task {pipeline.recipe.task.name!r}; wanted is a run that rewrites")
+    return pipeline
+
+
+def _reply(answer: Answer, several: bool) -> Reply:
+    found = list(zip(answer.texts, answer.hypotheses, strict=True))
+    answers = [{"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished} for text, h in found]
+    text = "\n".join(f"{h.score:.4f}\t{text}" for text, h in found) if several else answer.texts[0]
+    return Reply(text, {"source": answer.source, "answers": answers}, answer.hypotheses[0].score)
+
+
+def _data_of(data: DataConfig, files: Sequence[str]) -> PairsData:
+    """The run's way of reading, on other files."""
+    assert isinstance(data, PairsData)
+    alone = len(files) == 1
+    jsonl = alone and Path(files[0].removesuffix(".xz")).suffix.lower() == ".jsonl"
+    return PairsData(
+        train=tuple(files), test=tuple(files), bad_lines=data.bad_lines,
+        fields=data.fields if alone else None, turns=data.turns if jsonl else None,
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""What getting ready has in common: tokenizers that are there, begun with or trained, and sizes that come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.config import DataConfig, Recipe, Split
+from regard.data.tokenizer import SOURCE_FILE, TARGET_FILE, Tokenizer, Tokenizers
+from regard.errors import CheckpointError, ConfigError, nearest
+
+Say = Callable[[str], None]
+Count = Callable[[int], None]
+HELD: tuple[Split, ...] = ("valid", "test")
+
+
+def has(data: DataConfig, split: str) -> bool:
+    return getattr(data, "made", None) is not None or bool(getattr(data, split))
+
+
+def tokenizers_of(
+    recipe: Recipe, folder: Path, say: Say, learn: Callable[[], Tokenizers], marks: Sequence[str] = ()
+) -> Tokenizers:
+    """Those of the folder, else those of the run to begin with, else newly learnt; the folder has them from now on.
+
+    `marks` are those that the task needs; a tokenizer that is begun with gets what it lacks.
+    """
+    wanted = [TARGET_FILE] if recipe.tokens.joint else [TARGET_FILE, SOURCE_FILE]
+    if all((folder / name).exists() for name in wanted):
+        return Tokenizers.load(folder)
+    if recipe.train.begin:
+        found = Tokenizers.load(begun(recipe))
+        found.target.add(marks)
+    else:
+        say("training the tokenizer")
+        found = learn()
+    found.save(folder)
+    return Tokenizers.load(folder)
+
+
+def one_tokenizer(
+    recipe: Recipe, folder: Path, say: Say, texts: Callable[[], Iterable[str]], marks: Sequence[str] = ()
+) -> Tokenizer:
+    """For a task with one vocabulary."""
+    if not recipe.tokens.joint:
+        raise ConfigError("tokens.joint: this task has one kind of text, and so one vocabulary; leave it out")
+    if recipe.tokens.continuation:
+        raise ConfigError("tokens.continuation: only rewriting puts split words together again; leave it out")
+    settings = {key: value for key, value in recipe.tokens.model_dump().items() if key != "joint"}
+
+    def learn() -> Tokenizers:
+        both = Tokenizer.train(texts(), **settings, marks=marks)
+        return Tokenizers(both, both)
+
+    return tokenizers_of(recipe, folder, say, learn, marks).target
+
+
+def begun(recipe: Recipe) -> Path:
+    """The run to begin with."""
+    folder = Path(recipe.train.begin)
+    if not (folder / "model.safetensors").exists():
+        raise CheckpointError(
+            f"train.begin = {recipe.train.begin}: no trained run is there; train it first, "
+            "or write --train.begin '' to begin with nothing learnt"
+        )
+    return folder
+
+
+def with_model(recipe: Recipe, **sizes: Any) -> Recipe:
+    """The recipe with settings of the model that the data or the task decide."""
+    model = type(recipe.model)(**{**recipe.model.model_dump(), **sizes})
+    return recipe.model_copy(update={"model": model})
+
+
+def check_metric(recipe: Recipe, measured: Sequence[str]) -> None:
+    """What would only be missed hours later, at the first evaluation."""
+    if recipe.train.metric not in measured:
+        raise ConfigError(
+            f"train.metric: the task measures no {recipe.train.metric!r}; {nearest(recipe.train.metric, measured)}"
+        )
+
+
+def check_context(recipe: Recipe) -> None:
+    context = getattr(recipe.model, "longest", None)
+    if context is not None and context < recipe.data.longest:
+        raise ConfigError(
+            f"model.context = {context} is shorter than data.longest = {recipe.data.longest}; "
+            f"write data.longest = {context}, or a context that holds the longest example"
+        )
