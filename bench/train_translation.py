@@ -26,6 +26,7 @@ from regard.models import schema
 from regard.prepare import prepare
 from regard.recipes import find_recipe
 from regard.tasks.rewrite import Rewrite
+from regard.training.loop import compile_in_place
 
 Feed = Iterator[tuple[Tensor, Tensor]]  # source, target
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -121,7 +122,7 @@ def race_tokens(name: str, engines: dict[str, Step], steps: int, device: str) ->
 def _regard(task: Rewrite, model: nn.Module, device: str) -> Step:
     model.to(device).train()
     if device == "cuda":
-        model.compile(dynamic=True)
+        compile_in_place(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     count = itertools.count()
 

@@ -40,7 +40,7 @@ MAY: dict[str, set[str]] = {
     "models": {"core", "config"},
     "decode": {"core.state"},
     "tasks": {"core", "data", "decode", "metrics"},
-    "training": {"config", "tasks"},
+    "training": {"config", "core.block", "tasks"},
     "view": {"core"},
     "laws": {"core", "decode"},
     "prepare": {"config", "data", "metrics", "tasks"},

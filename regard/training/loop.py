@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from regard.config import TrainConfig
+from regard.core.block import Block
 from regard.errors import ConfigError, RegardError, nearest
 from regard.tasks import Task
 from regard.training import optim
@@ -69,12 +70,15 @@ def begin(run: Run, task: Task, config: TrainConfig, say: Say) -> Log:
         raise RegardError(f"{what}; make room, or train into another folder") from None
 
 
-def compile_in_place(model: nn.Module) -> None:
-    """Parameters keep their names. The head is entered on its own, so it is compiled on its own."""
-    model.compile()
-    head = getattr(model, "head", None)
-    if isinstance(head, nn.Module):
-        head.compile()
+def compile_in_place(model: nn.Module, backend: str = "inductor") -> None:
+    """Block by block, for any shape: one graph serves all blocks of a kind and every batch, so that compiling takes
+    seconds, where the whole model takes minutes. Parameters keep their names.
+    """
+    blocks = [part for part in model.modules() if isinstance(part, Block)]
+    if not blocks:
+        raise ConfigError("train.compile: this system has no blocks that could be compiled; leave it out")
+    for block in blocks:
+        block.compile(dynamic=True, backend=backend)
 
 
 # ---- one step
