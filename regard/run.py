@@ -109,7 +109,7 @@ def _begin(recipe: Recipe, folder: Path, say: Say) -> Run:
     """
     device = settle(recipe.train)
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
-    if recipe.train.begin and not (folder / "checkpoints").exists():
+    if recipe.train.begin and not recipe.train.fresh and not (folder / "checkpoints").exists():
         fresh = begin_with(begun(recipe) / "model.safetensors", model)
         say(f"begins with the weights of {recipe.train.begin}; fresh: {', '.join(fresh) or 'nothing'}")
     return start_run(folder, model, recipe.train, device=device, dim=getattr(recipe.model, "dim", None))

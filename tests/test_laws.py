@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -72,8 +73,28 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "hard": {"choice": "hard"},
         "marginal": {"decoder": "luong", "choice": "marginal", "feeding": False, "score": "general"},
     },
+    "bert": {
+        "pretrain": {"head": "pretrain"},
+        "sentence": {"head": "sentence", "labels": 3},
+        "words": {"head": "words", "labels": 3},
+        "none": {"activation": "gelu_tanh", "dim": 15, "heads": 3},
+    },
+    "gpt": {
+        "pre": {},
+        "post": {"norm": "post"},
+        "without bias": {"bias": False, "heads": 4},
+        "labels": {"labels": 3},
+    },
+    "recurrent": {
+        "lstm": {},
+        "gru, two layers": {"cell": "gru", "layers": 2, "tied": False},
+        "rnn": {"cell": "rnn", "labels": 3},
+    },
 }  # fmt: skip
 SMALL: dict[str, dict[str, Any]] = {
+    "bert": {"vocab": VOCAB, "dim": 16, "heads": 2, "layers": 2, "hidden": 32, "context": 16},
+    "gpt": {"vocab": VOCAB, "dim": 16, "heads": 2, "layers": 2, "hidden": 32, "context": 16},
+    "recurrent": {"vocab": VOCAB, "dim": 16, "embedding": 12, "layers": 1},
     "transformer": {"vocab": VOCAB, "dim": 16, "heads": 2, "layers": 2, "hidden": 32, "dropout": 0.1},
     "seq2seq": {"vocab": VOCAB, "dim": 16, "embedding": 12, "dropout": 0.1},
 }
@@ -200,7 +221,15 @@ def test_one_batch_can_be_learnt(system: str, shape: str) -> None:
         (loss.total / loss.count).backward()
         optimizer.step()
         losses.append(loss.total.item())
-    assert losses[-1] < 0.05 * losses[0]
+    assert losses[-1] - unknowable(some) < 0.05 * losses[0]
+
+
+def unknowable(some: Case) -> float:
+    """Without a source all rows begin alike, and which of them it is can only be guessed."""
+    if not isinstance(some, Writing) or some.model.sourced:
+        return 0.0
+    alike = Counter(some.target[:, 1].tolist()).values()
+    return sum(count * math.log(len(some.target) / count) for count in alike)
 
 
 @every_shape

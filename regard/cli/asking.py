@@ -98,7 +98,7 @@ def predict(argv: list[str]) -> None:
     at_once = 1 if options.stream or keyboard else AT_ONCE
     done = 0
     with nullcontext() if out.is_terminal else err.status("answering") as status:
-        for block in _blocks(_checked(texts or _lines(sys.stdin.buffer), model, options.score), at_once):
+        for block in _blocks(_checked(texts or _lines(sys.stdin.buffer), model, options), at_once):
             if options.score:
                 _print_scores(model, block)  # type: ignore[arg-type]
             else:
@@ -121,13 +121,14 @@ def _lines(file: Iterable[bytes]) -> Iterator[str]:
             ) from None
 
 
-def _checked(texts: Iterable[str], model: Pipeline, score: bool) -> Iterator[str]:
+def _checked(texts: Iterable[str], model: Pipeline, options: PredictOptions) -> Iterator[str]:
     """The inputs as far as they can be answered: the first that cannot ends them with its sentence."""
     for number, text in enumerate(texts, 1):
         source, tab, _ = text.partition("\t")
-        if score and not tab:
+        if options.score and not tab:
             raise DataError(f"input {number} has no tab; with --score write source, a tab and the target")
-        model.check(source if score else text, number)
+        if not options.embed:  # any text has a vector
+            model.check(source if options.score else text, number)
         yield text
 
 

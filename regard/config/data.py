@@ -134,5 +134,7 @@ class TaggedData(DataConfig):
     """The column of the word."""
     tag: int = -1
     """The column of the tag."""
+    labels: tuple[str, ...] = ()
+    """All tags, in the order in which the model numbers them; as the training data has them when left out."""
     longest: int = Field(128, ge=4, le=65_536)
     """Most tokens of a sentence, its marks included; longer ones are read in pieces."""

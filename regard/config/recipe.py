@@ -14,7 +14,7 @@ from pydantic import Field, SerializeAsAny, create_model, model_validator
 
 from regard.config.base import Config
 from regard.config.data import DataConfig
-from regard.config.task import TASKS, RewriteTask, TaskConfig
+from regard.config.task import SYSTEMS, TASKS, RewriteTask, TaskConfig
 from regard.errors import ConfigError, nearest
 
 FORMAT = 1  # of a run folder; raised when an older Regard could no longer read it
@@ -43,6 +43,8 @@ class TrainConfig(Config):
 
     begin: str = ""
     """A run to begin with: its tokenizer, and of its weights all that fit; what it lacks begins fresh."""
+    fresh: bool = False
+    """Of the run to begin with take the tokenizer alone: to see what its weights were worth."""
     steps: int = Field(10_000, ge=1)
     """Updates."""
     tokens: int = Field(4096, ge=8)
@@ -181,7 +183,14 @@ def recipe_schema(system: str, schema: Schema, task: str = "rewrite") -> type[Re
 def make_recipe(values: dict[str, Any], schema: Schema) -> Recipe:
     if "system" not in values:
         raise ConfigError('system: missing; write for example system = "transformer" at the top of the recipe')
-    return recipe_schema(str(values["system"]), schema, task_of(values))(**{"model": {}, **values})
+    system, task = str(values["system"]), task_of(values)
+    whole = recipe_schema(system, schema, task)
+    if system not in SYSTEMS[task]:
+        able = " or ".join(f'"{name}"' for name in SYSTEMS[task])
+        raise ConfigError(
+            f"system: a {system} cannot do the task {task!r}; write system = {able}, or another task.name"
+        )
+    return whole(**{"model": {}, **values})
 
 
 def task_of(values: dict[str, Any]) -> str:

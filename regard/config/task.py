@@ -113,6 +113,15 @@ class TagTask(TaskConfig):
     """How entities are marked in the data; plain tags have none, and are counted one by one."""
 
 
+# Which systems can do what.
+SYSTEMS: dict[str, tuple[str, ...]] = {
+    "rewrite": ("transformer", "seq2seq"),
+    "language": ("gpt", "recurrent"),
+    "masked": ("bert",),
+    "classify": ("bert", "gpt", "recurrent"),
+    "span": ("bert",),
+    "tag": ("bert",),
+}
 TASKS: dict[str, tuple[type[DataConfig], type[TaskConfig]]] = {
     "rewrite": (PairsData, RewriteTask),
     "language": (StreamData, LanguageTask),

@@ -14,6 +14,7 @@ from regard.core.linear import Linear, Packable, Packed
 from regard.core.mask import Mask
 from regard.core.probe import Probe
 from regard.core.score import Dot, Dots, Place, Score, make_score
+from regard.core.spans import Spans
 from regard.core.state import KV
 from regard.errors import ConfigError, nearest
 
@@ -91,7 +92,8 @@ class Attention(Packable):
             new = self.project(x)
             seen = new if past is None else past.extend(new)
             return self.look(x, seen, mask), seen
-        q, k, v = self.packed.product(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        y = self.packed.product(x)
+        q, k, v = y.view(*x.shape[:2], 3, self.heads, y.shape[-1] // (3 * self.heads)).permute(2, 0, 3, 1, 4).unbind()
         seen = KV.of(k, v) if past is None else past.extend(KV.of(k, v))
         return self._look(q, seen, mask), seen
 
@@ -101,6 +103,9 @@ class Attention(Packable):
             q, mask = _gather(q, kv.rows), mask.shared(batch, kv.rows)
         place = _place(q, kv, mask)
         dots = score.prepare(q, kv.keys, place)
+        if mask.spans is not None and (dots is None or dots.bias is not None):
+            q, k, v = (_unpack(t, mask.spans) for t in (q, kv.keys, kv.values))
+            return mask.spans.pack(self._look(q, KV.of(k, v), mask.unpacked()))
         if dots is None:
             return self.read(_scatter(_weigh(score(q, kv.keys, place), mask), batch), kv)
         context = _scatter(_fused(dots, kv.values, mask, self.dropout if self.training else 0.0), batch)
@@ -126,6 +131,9 @@ class Attention(Packable):
     @torch.no_grad()
     def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:
         """The rows that a probe asked for, from the same q, k and mask as the fused kernel's."""
+        if (spans := mask.spans) is not None:  # shown as if the batch had been padded
+            dots = dots._replace(q=_unpack(dots.q, spans), k=_unpack(dots.k, spans))
+            mask, batch = mask.unpacked(), len(spans.real)
         q, k = _scatter(dots.q, batch), dots.k
         rows = probe.rows(q.shape[-2], q.device)
         table = _scatter(_gather(probe.pick(q), len(k)) * dots.scale @ probe.of_heads(k).transpose(-2, -1), batch)
@@ -145,7 +153,7 @@ class Attention(Packable):
         probe.keep(weights)
 
     def _split(self, x: Tensor) -> Tensor:  # (B, Q, dim) -> (B, H, Q, D)
-        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).transpose(1, 2)
 
     def _merge(self, x: Tensor) -> Tensor:  # (B, H, Q, D) -> (B, Q, dim)
         return x.transpose(1, 2).flatten(2)
@@ -167,6 +175,11 @@ def _scatter(t: Tensor, batch: int) -> Tensor:
     return t.unflatten(2, (batch // len(t), -1)).transpose(1, 2).flatten(0, 1)
 
 
+def _unpack(t: Tensor, spans: Spans) -> Tensor:
+    """Rows that lie end to end, side by side again: (1, H, N, D) -> (B, H, T, D)."""
+    return spans.unpack(t.transpose(1, 2)).transpose(1, 2)
+
+
 def _place(q: Tensor, kv: KV, mask: Mask) -> Place:
     return Place(mask.start(q.shape[-2], kv.length))
 
@@ -184,6 +197,8 @@ def _softmax(table: Tensor, seen: Tensor | None) -> Tensor:
 
 
 def _fused(dots: Dots, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+    if mask.spans is not None:
+        return mask.spans.look(dots.q, dots.k, v, causal=mask.causal, dropout=dropout, scale=dots.scale)
     q, k = dots.q.shape[-2], dots.k.shape[-2]
     causal = dots.bias is None and mask.plainly_causal(q, k)
     seen = None if causal else mask.dense(q, k, dots.q.device)

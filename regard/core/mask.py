@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from regard.core.spans import Spans
+
 T = TypeVar("T")
 
 
@@ -21,6 +23,14 @@ class Mask:
     segments: Tensor | None = None  # (B, K) packed documents: equal ids may look at each other
     pairs: Tensor | None = None  # (B|1, H|1, Q, K) anything else
     offset: int | Tensor | None = None  # of the first query among the keys; None: the last query on the last key
+    spans: Spans | None = None  # a batch packed without padding: rows look at themselves
+
+    def __post_init__(self) -> None:
+        if self.spans is not None and not (self._alone and self.offset is None):
+            raise ValueError(
+                "spans came with a window, keys, segments, pairs or an offset, but rows that are packed join with "
+                "causality alone; pad the batch, and say what is padding by keys"
+            )
 
     @classmethod
     def of(cls, given: Mask | Tensor | None) -> Mask:
@@ -43,13 +53,14 @@ class Mask:
             segments=_one("segments", self.segments, other.segments),
             pairs=_both(self.pairs, other.pairs),
             offset=_one("offset", self.offset, other.offset),  # type: ignore[arg-type]
+            spans=_one("spans", self.spans, other.spans),
         )
 
     def shared(self, queries: int, rows: int) -> Mask:
         """The mask where several hypotheses, in `queries` rows, ask together at the memory of their sentence."""
         if queries == rows:
             return self
-        if self.causal or self.window is not None or self.segments is not None:
+        if self.causal or self.window is not None or self.segments is not None or self.spans is not None:
             raise ValueError(f"{queries} rows cannot share a memory of {rows} under this mask; repeat the memory first")
         if self.pairs is None:
             return self
@@ -59,9 +70,19 @@ class Mask:
 
     def plainly_causal(self, q: int, k: int) -> bool:
         """True for the one mask that a fused kernel draws by itself. It aligns top-left, hence only where Q = K."""
-        alone = self.window is None and self.keys is None and self.segments is None and self.pairs is None
         at_zero = self.offset is None or (isinstance(self.offset, int) and self.offset == 0)
-        return self.causal and alone and q == k and at_zero
+        return self.causal and self._alone and self.spans is None and q == k and at_zero
+
+    @property
+    def _alone(self) -> bool:
+        return self.window is None and self.keys is None and self.segments is None and self.pairs is None
+
+    def unpacked(self) -> Mask:
+        """The same once the packed rows are side by side again: padding neither looks nor is seen."""
+        if self.spans is None:
+            return self
+        real = self.spans.real
+        return Mask(self.causal, pairs=real[:, None, :, None] & real[:, None, None, :])
 
     def start(self, q: int, k: int) -> int | Tensor:
         """Where the first query stands among the keys."""
@@ -73,7 +94,8 @@ class Mask:
         if self.keys is not None:
             seen = _both(seen, self.keys[:, None, None, :])
         nothing_ahead = q == 1 and self.offset is None
-        if (self.causal and not nothing_ahead) or self.window is not None or self.segments is not None:
+        own_only = self.segments is not None or self.spans is not None
+        if (self.causal and not nothing_ahead) or self.window is not None or own_only:
             steps = torch.arange(q, device=device) if rows is None else rows
             start = self.start(q, k)
             at = steps + (start[:, None] if isinstance(start, Tensor) and start.ndim else start)  # (Q,) or (B, Q)
@@ -81,7 +103,7 @@ class Mask:
         return seen
 
     def _near(self, at: Tensor, k: int) -> Tensor:
-        """What causality, window and segments let the queries at these positions see."""
+        """What causality, window, segments and spans let the queries at these positions see."""
         ahead = torch.arange(k, device=at.device) - at[..., None]  # (Q, K) or (B, Q, K)
         near = ahead <= 0 if self.causal else torch.ones_like(ahead, dtype=torch.bool)
         if self.window is not None:
@@ -89,6 +111,8 @@ class Mask:
         if self.segments is not None:
             own = self.segments.gather(1, at.expand(len(self.segments), -1))  # (B, Q)
             near = near & (own[..., None] == self.segments[:, None, :])
+        if self.spans is not None:
+            near = near & (self.spans.rows[at][..., None] == self.spans.rows)
         return near[None, None] if near.ndim == 2 else near[:, None]
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 MODELS = {
+    "bert": ("regard.models.bert", "Bert"),
+    "gpt": ("regard.models.gpt", "GPT"),
+    "recurrent": ("regard.models.recurrent", "LanguageModel"),
     "seq2seq": ("regard.models.seq2seq", "Seq2Seq"),
     "transformer": ("regard.models.transformer", "Transformer"),
 }

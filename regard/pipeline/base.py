@@ -42,13 +42,13 @@ class Pipeline:
     @overload
     def __call__(self, text: str, **how: Any) -> Any: ...
     @overload
-    def __call__(self, text: Sequence[str], **how: Any) -> list[Any]: ...
-    def __call__(self, text: str | Sequence[str], **how: Any) -> Any:
+    def __call__(self, text: Sequence[Any], **how: Any) -> list[Any]: ...
+    def __call__(self, text: str | Sequence[Any], **how: Any) -> Any:
         """The answer to a text, or the list of answers to several."""
         answers = self.answers([text] if isinstance(text, str) else list(text), **how)
         return answers[0] if isinstance(text, str) else answers
 
-    def answers(self, texts: Sequence[str], **how: Any) -> list[Any]:
+    def answers(self, texts: Sequence[Any], **how: Any) -> list[Any]:
         """What a caller gets for each text."""
         raise TypeError(f"{type(self).__name__} must define answers")
 

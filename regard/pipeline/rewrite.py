@@ -27,7 +27,7 @@ class Rewriter(Pipeline):
 
     takes = frozenset((*DecodeConfig.model_fields, "prefix"))
 
-    def answers(self, texts: Sequence[str], **how: Any) -> list[str]:
+    def answers(self, texts: Sequence[Any], **how: Any) -> list[str]:
         """Texts; keywords as in the recipe's [decode]."""
         return [answer.texts[0] for answer in self.answer(texts, **how)]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import DataConfig, Recipe, Split
+from regard.config.data import StreamData
 from regard.data.tokenizer import SOURCE_FILE, TARGET_FILE, Tokenizer, Tokenizers
 from regard.errors import CheckpointError, ConfigError, nearest
 
@@ -16,7 +17,9 @@ HELD: tuple[Split, ...] = ("valid", "test")
 
 
 def has(data: DataConfig, split: str) -> bool:
-    return getattr(data, "made", None) is not None or bool(getattr(data, split))
+    """Whether there is such a split: made, of files, or a share of the training text."""
+    share = isinstance(data, StreamData) and split == "valid" and data.held > 0
+    return share or getattr(data, "made", None) is not None or bool(getattr(data, split))
 
 
 def tokenizers_of(
@@ -71,6 +74,17 @@ def with_model(recipe: Recipe, **sizes: Any) -> Recipe:
     """The recipe with settings of the model that the data or the task decide."""
     model = type(recipe.model)(**{**recipe.model.model_dump(), **sizes})
     return recipe.model_copy(update={"model": model})
+
+
+def with_head(recipe: Recipe, head: str, vocab: int, labels: int | None = None) -> Recipe:
+    """The recipe of a system that is asked something: an encoder gets the head that the task needs."""
+    known = type(recipe.model).model_fields
+    if "head" not in known:
+        return with_model(recipe, vocab=vocab, labels=labels)
+    if recipe.model.head not in ("none", head):  # type: ignore[attr-defined]
+        found = recipe.model.head  # type: ignore[attr-defined]
+        raise ConfigError(f'model.head = "{found}": the task {recipe.task.name!r} needs "{head}"; leave it out')
+    return with_model(recipe, vocab=vocab, head=head, labels=labels)
 
 
 def check_metric(recipe: Recipe, measured: Sequence[str]) -> None:

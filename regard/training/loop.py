@@ -26,7 +26,7 @@ from regard.training.run import Run, due, micro_batches, over
 from regard.training.state import undisturbed
 from regard.training.stop import Interrupted, Stop
 
-BETTER_LOWER = ("loss", "perplexity", "free_perplexity")
+BETTER_LOWER = ("loss", "perplexity", "free_perplexity", "masked_loss", "bits")
 
 Sums = dict[str, Any]  # tensors on the device, and plain numbers
 

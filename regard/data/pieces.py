@@ -1,0 +1,45 @@
+"""Tokens that know where they stand: each with the letters of the text that it says.
+
+Offsets point into the text as it came, whatever was lower-cased or put before it; white space around a token is not
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from regard.data.tokenizer import Tokenizer, encodable
+
+
+class Pieces(NamedTuple):
+    """The tokens of a text. A token says text[start:end]; of white space alone it says nothing (start = end)."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+
+    def about(self, start: int, end: int) -> tuple[int, int] | None:
+        """The first and the last token that say some of the letters from `start` to before `end`."""
+        said = np.flatnonzero((self.starts < end) & (self.ends > start))
+        return (int(said[0]), int(said[-1])) if len(said) else None
+
+
+def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Pieces]:
+    coded = tokenizer.inner.encode_batch([encodable(text) for text in texts], add_special_tokens=False)
+    return [_pieces(tokenizer, text, one.ids, one.offsets) for text, one in zip(texts, coded, strict=True)]
+
+
+def _pieces(tokenizer: Tokenizer, text: str, ids: list[int], offsets: list[tuple[int, int]]) -> Pieces:
+    spans = [_trimmed(text, *span) for span in offsets]
+    ordinary = [tokenizer.marks.unknown if i in tokenizer.special else i for i in ids]
+    starts, ends = zip(*spans, strict=True) if spans else ((), ())
+    return Pieces(np.array(ordinary, np.int64), np.array(starts, np.int64), np.array(ends, np.int64))
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    said = text[start:end]
+    start = end - len(said.lstrip())
+    return start, start + len(said.strip())

@@ -1,0 +1,73 @@
+"""What pipelines with one vocabulary have in common: other files, vectors of texts, and what is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.config import Recipe, Split
+from regard.core.autoregressive import Autoregressive
+from regard.core.watch import watch
+from regard.data.tokenizer import Tokenizer
+from regard.errors import ConfigError, DataError
+from regard.pipeline.base import Pipeline, Reply
+from regard.tasks.classify import embed
+from regard.view.capture import Trace
+
+
+class Asked(Pipeline):
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.tokenizers.target
+
+    def embed(self, texts: Sequence[str], *, pooling: str = "mean", normalise: bool = True) -> Tensor:
+        """A vector for each text, (texts, dim)."""
+        return embed(
+            self.model, self.tokenizer, texts, longest=self.longest, pooling=pooling, normalise=normalise
+        )  # fmt: skip
+
+    def vectors(self, texts: Sequence[str], pooling: str = "mean") -> list[Reply]:
+        """Likewise, as they are printed."""
+        found = self.embed(texts, pooling=pooling).tolist()
+        return [
+            Reply(" ".join(f"{value:.6g}" for value in vector), {"source": text, "vector": vector}, vector[0])
+            for text, vector in zip(texts, found, strict=True)
+        ]
+
+    def refuse_decoding(self, how: Mapping[str, Any]) -> None:
+        if how:
+            task = self.recipe.task.name
+            raise ConfigError(f"{next(iter(how))}: nothing is decoded to measure the task {task!r}; leave it out")
+
+    @contextmanager
+    def place(self, split: Split, files: Sequence[str]) -> Iterator[tuple[Recipe, Path, Split]]:
+        """Where a split is to be found: in the run, or of other files in a scratch folder."""
+        if not files:
+            yield self.recipe, self.folder, split
+            return
+        data = self.recipe.data.model_copy(update={"test": tuple(files)})
+        with TemporaryDirectory() as scratch:
+            yield self.recipe.model_copy(update={"data": data}), Path(scratch), "test"
+
+    @torch.inference_mode()
+    def watched(self, ids: Sequence[int], read: Callable[[Tensor], Any], caption: str, answer: str) -> Trace:
+        """What every attention looked at while one sequence was read. A system that writes looks back from each token,
+        and in the end from its answer.
+        """
+        if len(ids) > self.longest:
+            what = f"the text has {len(ids)} tokens with its marks"
+            raise DataError(f"{what}, but this model reads at most {self.longest}; shorten it")
+        with watch(self.model) as seen:
+            read(torch.tensor([list(ids)], device=next(self.model.parameters()).device))
+        maps = {name: calls[0][0].float().cpu().numpy() for name, calls in seen.items() if calls}
+        if not maps:
+            raise ConfigError(f"a {self.recipe.system} has no attention to look at; look at a bert or a gpt")
+        tokens = tuple(self.tokenizer.tokens(ids))
+        source, target = ((), (*tokens[1:], answer)) if isinstance(self.model, Autoregressive) else (tokens, ())
+        return Trace(source=source, target=target, maps=maps, title=self.folder.name, caption=caption)

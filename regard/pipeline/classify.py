@@ -1,0 +1,86 @@
+"""A text or a pair in, a label or a number out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regard.config import Split
+from regard.config.data import LabelledData
+from regard.data.layout import lay_out
+from regard.errors import DataError
+from regard.pipeline.asked import Asked
+from regard.pipeline.base import Progress, Reply, Say
+from regard.prepare.classify import question_of, readings
+from regard.tasks.classify import Classified, Classify, Question, classify, rate
+from regard.view.capture import Trace
+
+
+@dataclass(frozen=True)
+class Classifier(Asked):
+    """Texts of a pair are given with a tab between them, or as a list."""
+
+    takes = frozenset(("top", "embed", "pooling"))
+
+    @property
+    def question(self) -> Question:
+        return question_of(self.recipe, self.tokenizer)
+
+    def answers(self, texts: Sequence[Any], **how: Any) -> list[Any]:
+        """Labels with their probabilities, or numbers."""
+        self.refuse_decoding(how)
+        examples = [text.split("\t") if isinstance(text, str) else text for text in texts]
+        ask = rate if self.question.kind == "number" else classify
+        return ask(self.model, self.tokenizer, self.question, examples)
+
+    def ask(
+        self, texts: Sequence[str], *, top: int = 5, embed: bool = False, pooling: str = "mean", **how: Any
+    ) -> list[Reply]:
+        self.refuse_unknown(how)
+        if embed:
+            return self.vectors(texts, pooling)
+        return [_reply(text, found, top) for text, found in zip(texts, self.answers(texts), strict=True)]
+
+    def example(self, text: str) -> str:
+        return "\t".join([text or "a"] * self.question.texts)
+
+    def check(self, text: str, number: int = 1) -> None:
+        parts, wanted = text.split("\t"), self.question.texts
+        if len(parts) != wanted:
+            form = "one text" if wanted == 1 else f"{wanted} texts with a tab between them"
+            raise DataError(f"input {number} has {len(parts)}; this model was trained on {form}")
+
+    def look(self, text: str, **how: Any) -> Trace:
+        """What every attention looked at while the text, or the first of its sequences, was read."""
+        self.refuse_decoding(how)
+        self.check(text)
+        ((reading, *_),) = lay_out(self.tokenizer, [text.split("\t")], self.question.layout)
+        (found,) = self.ask([text])
+        if "head" in type(self.recipe.model).model_fields:
+            return self.watched(reading.tokens, self.model, f"{text} → {found.text}", "")
+        read = lambda tokens: self.model(None, None, tokens)  # noqa: E731
+        return self.watched(reading.tokens, read, f"{text} → {found.text}", found.text)
+
+    def measure(
+        self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress
+    ) -> dict[str, float]:
+        self.refuse_decoding(how)
+        with self.place(split, files) as (recipe, folder, which):
+            assert isinstance(recipe.data, LabelledData)
+            held = readings(recipe, folder, which, self.tokenizer, say)
+            task = Classify(
+                self.question, held, {which: held}, tokens=recipe.train.tokens, seed=0, task=recipe.task
+            )  # fmt: skip
+            return task.evaluate(self.model, which)
+
+
+PIPELINE = Classifier
+
+
+def _reply(source: str, found: Classified | float, top: int) -> Reply:
+    if isinstance(found, float):
+        return Reply(f"{found:.4f}", {"source": source, "number": found}, found)
+    best = sorted(found.probabilities.items(), key=lambda pair: -pair[1])[:top]
+    text = "\t".join([found.label, *(f"{label} {share:.3f}" for label, share in best)])
+    return Reply(text, {"source": source, "label": found.label, "probabilities": dict(best)}, best[0][1])

@@ -1,0 +1,79 @@
+"""Running text to the task of going on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from regard.config import DataConfig, Recipe, Split
+from regard.config.data import StreamData
+from regard.data import maps, music
+from regard.data.stream import Piece, Stream, read_text
+from regard.data.text import BadLines, find
+from regard.data.tokenizer import Tokenizer
+from regard.prepare.shared import HELD, Count, Say, check_context, check_metric, one_tokenizer, with_model
+from regard.tasks.language import MEASURES, Language
+
+LINES = 1000  # of a made task, held out
+
+
+def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tuple[Recipe, Language]:
+    data = recipe.data
+    assert isinstance(data, StreamData)
+    check_metric(recipe, MEASURES)
+    check_context(recipe)
+    tokenizer = one_tokenizer(recipe, folder, say, lambda: _words(data))
+    train = stream(recipe, folder, "train", tokenizer, say, count)
+    held: dict[str, Stream] = {
+        split: stream(recipe, folder, split, tokenizer, say) for split in HELD if own(data, split)
+    }
+    if data.held and "valid" not in held:
+        train, held["valid"] = train.split(data.held)
+    task = Language(
+        tokenizer, train, held,
+        window=data.longest, tokens=recipe.train.tokens, seed=recipe.train.seed, apart=data.apart,
+    )  # fmt: skip
+    return with_model(recipe, vocab=tokenizer.size), task
+
+
+def stream(
+    recipe: Recipe, folder: Path, split: Split, tokenizer: Tokenizer, say: Say, count: Count | None = None
+) -> Stream:
+    place = folder / "data" / split
+    if place.exists():
+        return Stream.open(place)
+    say(f"reading the {split} split")
+    bad = BadLines()
+    found = Stream.build(place, pieces(recipe.data, split, bad), tokenizer, progress=count)
+    if bad:
+        say(f"{split}: {bad}")
+    return found
+
+
+def own(data: StreamData, split: str) -> bool:
+    """Whether a split has text of its own, and is not a share of the training's."""
+    return data.made is not None or bool(getattr(data, split))
+
+
+def pieces(data: DataConfig, split: Split, bad: BadLines) -> Iterator[Piece]:
+    """The documents of a split. A .mat holds all splits of a collection of music."""
+    assert isinstance(data, StreamData)
+    if data.made is not None:
+        yield from map(Piece, maps.maps(split, data.count if split == "train" else LINES))
+        return
+    files = [find(name) for name in getattr(data, split)]
+    for path in files:
+        if path.suffix == ".mat":
+            yield from map(Piece, music.chorales(path, split))
+        else:
+            yield from read_text([path], data.documents, bad=bad, on_bad=data.bad_lines)
+
+
+def _words(data: StreamData) -> Iterator[str]:
+    """What a vocabulary is learnt from; of a made task, and of music, it is known beforehand."""
+    if data.made is not None:
+        yield maps.WORDS
+    elif data.train[0].endswith(".mat"):
+        yield music.WORDS
+    else:
+        yield from (piece.text for piece in pieces(data, "train", BadLines()))

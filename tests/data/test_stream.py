@@ -1,0 +1,234 @@
+"""A stream is the text that went in, and every token of it is predicted once."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data import stream as module
+from regard.data.store import Mapped
+from regard.data.stream import Piece, Stream, Windows, in_order, read_text
+from regard.data.text import BadLines
+from regard.data.tokenizer import EOS, Tokenizer
+from regard.errors import ConfigError, DataError
+
+TEXT = "First Citizen:\r\nBefore we  proceed, hear me.\n\n\n\tAll: Äußerst 東京 \u2028 speak!\n"
+KINDS: dict[str, int] = {"char": 200, "bpe": 300, "unigram": 300}
+
+
+def tokenizer(kind: Any = "char", text: str = TEXT) -> Tokenizer:
+    return Tokenizer.train([text], kind=kind, size=KINDS[kind])
+
+
+def counting(tmp_path: Path, count: int, *, end: int = EOS) -> Stream:
+    """A stream of the numbers 0, 1, 2, …, so that a token tells its place."""
+    np.arange(count, dtype="<u4").tofile(tmp_path / "tokens")
+    return Stream(Mapped(tmp_path / "tokens", np.dtype("<u4")), end, "counting", 0, count)
+
+
+def tokens_of(stream: Stream) -> list[int]:
+    return stream.read(np.array([0]), len(stream))[0].tolist()
+
+
+def documents_of(stream: Stream, words: Tokenizer) -> list[str]:
+    tokens = np.array(tokens_of(stream))
+    return [words.decode(part) for part in np.split(tokens, np.flatnonzero(tokens == stream.end))]
+
+
+# ---- text in
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_comes_back_letter_by_letter(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(TEXT.encode())
+    words = tokenizer(kind)
+    stream = Stream.build(tmp_path / "s", read_text([tmp_path / "text"], "file", bad=BadLines()), words)
+    assert words.decode(tokens_of(stream)) == TEXT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_document_is_encoded_as_if_it_were_read_at_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(f"word{number}  {TEXT}" for number in range(30))
+    words = tokenizer(kind, text)
+    monkeypatch.setattr(module, "PIECE", 50)
+    monkeypatch.setattr(module, "BLOCK", 120)
+    (tmp_path / "text").write_bytes(text.encode())
+    pieces = list(read_text([tmp_path / "text"], "file", bad=BadLines()))
+    assert len(pieces) > 20
+    assert "".join(piece.text for piece in pieces) == text
+    assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert tokens_of(Stream.build(tmp_path / "s", pieces, words)) == words.encode(text)
+
+
+def test_a_text_without_spaces_is_one_piece_however_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 10)
+    (tmp_path / "text").write_text("東京\n" * 50, "utf-8")
+    assert list(read_text([tmp_path / "text"], "file", bad=BadLines())) == [Piece("東京\n" * 50)]
+
+
+@pytest.mark.parametrize(
+    ("documents", "found"),
+    [
+        ("file", ["one\ntwo\n\n \nthree\n", "four"]),
+        ("line", ["one", "two", "three", "four"]),
+        ("blank", ["one\ntwo\n", "three\n", "four"]),
+    ],
+)
+def test_what_a_document_is(documents: Any, found: list[str], tmp_path: Path) -> None:
+    """A byte order mark is no text; an end mark stands between two documents."""
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\ntwo\n\n \nthree\n")
+    (tmp_path / "b.xz").write_bytes(lzma.compress(b"four"))
+    words = tokenizer("char", "one two three four\n")
+    pieces = list(read_text([tmp_path / "a", tmp_path / "b.xz"], documents, bad=BadLines()))
+    assert [piece.text for piece in pieces] == found
+    stream = Stream.build(tmp_path / "s", pieces, words)
+    assert documents_of(stream, words) == found
+    assert tokens_of(stream).count(EOS) == len(found) - 1
+
+
+def test_bad_lines_are_counted_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"good\nb\xffd\ngood\n")
+    bad = BadLines()
+    assert list(read_text([tmp_path / "text"], "file", bad=bad)) == [Piece("good\ngood\n")]
+    assert str(bad) == "1 of 3 lines skipped: 1 not UTF-8 (line 2)"
+    with pytest.raises(DataError, match=r"text, line 2: not UTF-8 at byte 1 of the line; mend it, or set data.bad_l"):
+        list(read_text([tmp_path / "text"], "file", bad=BadLines(), on_bad="refuse"))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "half.xz").write_bytes(lzma.compress(b"text" * 99)[:40])
+    for name, sentence in (
+        ("nowhere", "nowhere: no such file; name one that is there"),
+        (".", "a folder; name the files in it"),
+        ("empty", "empty: empty; name a file with text in it"),
+        ("half.xz", r"half.xz: not a whole .xz file .*; compress it again"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            list(read_text([tmp_path / name], "file", bad=BadLines()))
+
+
+# ---- on disk
+
+
+def test_a_fingerprint_names_text_and_vocabulary(tmp_path: Path) -> None:
+    def fingerprint(text: str, words: Tokenizer) -> str:
+        return Stream.build(tmp_path / "s", [Piece(text)], words).fingerprint
+
+    words = tokenizer()
+    one = fingerprint("hear me", words)
+    assert one == fingerprint("hear me", words)
+    assert one != fingerprint("hear us", words)
+    assert one != fingerprint("hear me", tokenizer("bpe"))
+
+
+def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    Stream.build(tmp_path / "s", [Piece("hear me")], tokenizer())
+    with pytest.raises(DataError, match="t: no text is left; give files with text in them"):
+        Stream.build(tmp_path / "t", [], tokenizer())
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_damage_is_noticed(tmp_path: Path) -> None:
+    def rewrite(folder: Path, **values: object) -> None:
+        about = json.loads((folder / "stream.json").read_text())
+        (folder / "stream.json").write_text(json.dumps(about | values))
+
+    for name, harm, sentence in (
+        ("format", lambda f: rewrite(f, format=9), "stream of format 9 where 1 was wanted; delete the folder"),
+        ("count", lambda f: rewrite(f, tokens=3), "7 tokens where stream.json has 3; delete the folder"),
+        ("json", lambda f: (f / "stream.json").write_text("{"), "cannot be read as a stream of tokens"),
+        ("missing", lambda f: (f / "tokens").unlink(), "tokens: no such file, so this is no stream of tokens"),
+    ):
+        Stream.build(tmp_path / name, [Piece("hear me")], tokenizer())
+        harm(tmp_path / name)
+        with pytest.raises(DataError, match=sentence):
+            Stream.open(tmp_path / name)
+
+
+def test_the_share_at_the_end_is_held_out(tmp_path: Path) -> None:
+    """As many characters as the published split of Tiny Shakespeare has."""
+    train, held = counting(tmp_path, 1_115_394).split(0.1)
+    assert (len(train), len(held)) == (1_003_854, 111_540)
+    assert held.read(np.array([0]), 2).tolist() == [[1_003_854, 1_003_855]]
+    assert train.fingerprint != held.fingerprint
+
+
+# ---- windows
+
+
+@given(count=st.integers(2, 300), window=st.integers(1, 50), rows=st.integers(1, 5))
+def test_in_order_each_token_but_the_first_is_predicted_once(
+    tmp_path_factory: pytest.TempPathFactory, count: int, window: int, rows: int
+) -> None:
+    stream = counting(tmp_path_factory.mktemp("s"), count)
+    batches = list(in_order(stream, window=window, tokens=rows * window))
+    predicted = [token for batch in batches for token in batch.text[:, 1:].flatten().tolist()]
+    assert predicted == list(range(1, count))
+    assert all(batch.text.shape[0] <= rows and batch.text.shape[1] <= window + 1 for batch in batches)
+    assert sum(batch.tokens for batch in batches) == count - 1
+
+
+@given(count=st.integers(9, 400), world=st.integers(1, 3), rows=st.integers(1, 7), seed=st.integers(0, 9))
+def test_an_epoch_has_each_window_once_whatever_the_number_of_processes(
+    tmp_path_factory: pytest.TempPathFactory, count: int, world: int, rows: int, seed: int
+) -> None:
+    windows = Windows(counting(tmp_path_factory.mktemp("s"), count), window=8, tokens=8 * rows, seed=seed)
+    steps = 2 * windows.count  # enough for two epochs
+    starts = [start for step in range(steps) for rank in range(world) for start in windows.batch(step, rank, world).ids]
+    for epoch in range(2):
+        some = starts[epoch * windows.count : (epoch + 1) * windows.count]
+        assert len({start % 8 for start in some}) == 1, "they do not overlap"
+        assert len(set(some)) == windows.count
+        assert 0 <= min(some) <= 7
+        assert count - 16 <= max(some) + 8 <= count - 1, "no more than a window is left out at either end"
+    assert windows.epoch(steps, world) == steps * world * rows / windows.count
+
+
+def test_a_batch_is_a_function_of_seed_and_step(tmp_path: Path) -> None:
+    stream = counting(tmp_path, 5000)
+    one, same, other = (Windows(stream, window=10, tokens=40, seed=seed) for seed in (1, 1, 2))
+    late, again = one.batch(10**12), same.batch(10**12)
+    assert late.ids == again.ids
+    assert late.text[:, 0].tolist() == list(late.ids)
+    assert late.text.shape == (4, 11)
+    assert one.batch(3).ids != other.batch(3).ids
+
+
+def test_epochs_begin_at_different_tokens_and_go_in_different_orders(tmp_path: Path) -> None:
+    windows = Windows(counting(tmp_path, 5000), window=50, tokens=50)
+    epochs = [[windows.batch(windows.count * e + i).ids[0] for i in range(windows.count)] for e in range(20)]
+    shifts = Counter(starts[0] % 50 for starts in epochs)
+    assert len(shifts) > 10
+    assert len({tuple(np.argsort(starts)) for starts in epochs}) == 20
+
+
+def test_a_document_is_read_from_the_end_mark_before_it(tmp_path: Path) -> None:
+    words = tokenizer("char", "abc")
+    stream = Stream.build(tmp_path / "s", map(Piece, ["ab", "c", "abc"]), words)
+    (batch,) = in_order(stream, window=9, tokens=9, apart=True)
+    assert batch.documents is not None
+    assert batch.documents.tolist() == [[0, 0, 1, 1, 2, 2, 2]]
+    assert (batch.text[0, :-1] == EOS).nonzero().flatten().tolist() == [2, 4]
+    assert next(in_order(stream, window=9, tokens=9)).documents is None
+
+
+def test_windows_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"has 40 tokens where a window of data.longest = 64 needs 65; write data.longes"
+    ):
+        Windows(counting(tmp_path, 40), window=64, tokens=64)
+    with pytest.raises(
+        ConfigError, match=r"train.tokens = 32 cannot hold a window of data.longest = 64; write train.t"
+    ):
+        Windows(counting(tmp_path, 400), window=64, tokens=32)
