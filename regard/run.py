@@ -103,7 +103,7 @@ def _work(recipe: Recipe, task: Task, folder: Path, console: Console) -> dict[st
     return found
 
 
-def _begin(recipe: Recipe, folder: Path, say: Say) -> Run:
+def _begin(recipe: Recipe, folder: Path, say: Say = lambda text: None) -> Run:
     """A model with the seed's weights, or those of the run to begin with; the loop takes up a checkpoint where there is
     one.
     """

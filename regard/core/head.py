@@ -51,16 +51,16 @@ class Head(Product):
             pieces.append(z.to(torch.promote_types(z.dtype, torch.float32)).log_softmax(-1).gather(1, y[:, None])[:, 0])
         return torch.cat(pieces).view_as(targets)
 
-    def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor, smoothing: float = 0.0) -> Loss:
-        """Cross-entropy at the real positions: targets are (1 - ε)·one-hot + ε/V (Szegedy et al.), summed.
+    def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor | None = None, smoothing: float = 0.0) -> Loss:
+        """Cross-entropy at the real positions, or at all: targets are (1 - ε)·one-hot + ε/V (Szegedy et al.), summed.
 
-        hidden (B, T, dim), targets and real (B, T). Entered by __call__, as the model is: hooks run, and it compiles.
+        hidden (B, T, dim), targets and real (B, T). Entered by __call__, as the model is: hooks run.
         """
-        at = real.flatten().nonzero().squeeze(1)
-        words = targets.flatten().index_select(0, at)
-        total, nll = _CrossEntropy.apply(
-            hidden.flatten(0, -2).index_select(0, at), self.weight, self.bias, words, smoothing
-        )
+        states, words = hidden.flatten(0, -2), targets.flatten()
+        if real is not None:
+            at = real.flatten().nonzero().squeeze(1)
+            states, words = states.index_select(0, at), words.index_select(0, at)
+        total, nll = _CrossEntropy.apply(states, self.weight, self.bias, words, smoothing)
         return Loss(total, len(words), {"nll": nll})
 
 
@@ -127,7 +127,8 @@ class Mixture(Head):
         pieces = [self.logits(h) for h in hidden.split(self._columns(hidden), 1)]
         return torch.cat(pieces, 1).gather(-1, targets[..., None]).squeeze(-1)
 
-    def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor, smoothing: float = 0.0) -> Loss:
+    def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor | None = None, smoothing: float = 0.0) -> Loss:
+        real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
         total = nll = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
         columns = self._columns(hidden)
         for h, y, r in zip(hidden.split(columns, 1), targets.split(columns, 1), real.split(columns, 1), strict=True):

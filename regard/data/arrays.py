@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.store import AGAIN, Mapped, _beside
+from regard.data.store import AGAIN, Mapped, beside
 from regard.errors import DataError
 
 
@@ -30,7 +30,7 @@ class Arrays:
     def build(cls, folder: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Arrays:
         """`about` is part of what the fingerprint says."""
         mark = blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
-        with _beside(folder) as work:
+        with beside(folder) as work:
             for name, array in arrays.items():
                 (work / name).write_bytes(array.tobytes())
                 mark.update(array.tobytes())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from regard.data.text import COLUMNS, BadLines, OnBad, _Bad, _decode, _lines, _short
+from regard.data.text import COLUMNS, Bad, BadLines, OnBad, decoded, raw_lines, shortened
 from regard.errors import DataError
 
 Scheme: TypeAlias = Literal["iob1", "iob2", "plain"]
@@ -46,7 +46,7 @@ def read_tagged(
     bad.unit = "sentences"
     for path in files:
         bad.file = path.name
-        for lines in _sentences(_lines(path)):
+        for lines in _sentences(raw_lines(path)):
             bad.read += 1
             rows = _rows(path, lines, word, tag, scheme, bad, on_bad)
             if rows is not None:
@@ -63,9 +63,9 @@ def _rows(
     rows: list[tuple[str, str]] = []
     for number, raw in lines:
         try:
-            rows.append(_columns(_decode(path, raw), word, tag))
+            rows.append(_columns(decoded(path, raw), word, tag))
             check(rows[-1][1], rows[-2][1] if len(rows) > 1 else None, scheme)
-        except _Bad as error:
+        except Bad as error:
             bad.add(error.kind, number, error.what, on_bad=on_bad)
             return None
     return rows
@@ -89,9 +89,9 @@ def _columns(line: str, word: int, tag: int) -> tuple[str, str]:
     for name, wanted in (("word", word), ("tag", tag)):
         if not -len(columns) <= wanted < len(columns):
             have = f"{len(columns)} column{'s'[: len(columns) > 1]}"
-            raise _Bad(COLUMNS, f"{have} where data.{name} = {wanted} asks for more, counted from 0: {_short(line)}")
+            raise Bad(COLUMNS, f"{have} where data.{name} = {wanted} asks for more, counted from 0: {shortened(line)}")
     if len(columns) == 1:
-        raise _Bad(COLUMNS, f"1 column where a word and a tag were wanted: {_short(line)}")
+        raise Bad(COLUMNS, f"1 column where a word and a tag were wanted: {shortened(line)}")
     return columns[word], columns[tag]
 
 
@@ -104,13 +104,13 @@ def check(tag: str, before: str | None, scheme: Scheme) -> None:
         return
     prefix, kind = tag[:2], tag[2:]
     if prefix not in ("B-", "I-") or not kind:
-        raise _Bad(BROKEN, f'the tag {tag!r} is none of O, B-… and I-…: write one, or task.scheme = "plain"')
+        raise Bad(BROKEN, f'the tag {tag!r} is none of O, B-… and I-…: write one, or task.scheme = "plain"')
     goes_on = before is not None and before[2:] == kind
     refused, right, other = {"iob1": ("B-", "I-", "iob2"), "iob2": ("I-", "B-", "iob1")}[scheme]
     if prefix == refused and not goes_on:
         follows = "begins a sentence" if before is None else f"follows {before}"
         mend = f'write {right}{kind}, or task.scheme = "{other}"'
-        raise _Bad(BROKEN, f"{tag} {follows}, which {scheme.upper()} does not allow: {mend}")
+        raise Bad(BROKEN, f"{tag} {follows}, which {scheme.upper()} does not allow: {mend}")
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:

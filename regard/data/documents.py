@@ -26,8 +26,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from regard.data.store import AGAIN, BLOCK, Mapped, _beside
-from regard.data.text import BadLines, OnBad, _Bad, _decode, _lines
+from regard.data.store import AGAIN, BLOCK, Mapped, beside
+from regard.data.text import Bad, BadLines, OnBad, decoded, raw_lines
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError
 
@@ -103,11 +103,11 @@ def _reader(path: Path, sentences: str) -> tuple[Callable[[Path, BadLines, OnBad
 
 def _plain(path: Path, bad: BadLines, on_bad: OnBad) -> Paragraphs:
     """A line, or None where it is blank."""
-    for number, raw in enumerate(_lines(path), 1):
+    for number, raw in enumerate(raw_lines(path), 1):
         bad.read += 1
         try:
-            yield number, _decode(path, raw).strip() or None
-        except _Bad as error:
+            yield number, decoded(path, raw).strip() or None
+        except Bad as error:
             bad.add(error.kind, number, error.what, on_bad=on_bad)
 
 
@@ -140,7 +140,7 @@ def _squad(path: Path, bad: BadLines, on_bad: OnBad) -> Paragraphs:
 def _articles(path: Path) -> list[list[str]]:
     """The passages of each article."""
     try:
-        articles: Any = json.loads(b"\n".join(_lines(path)))["data"]
+        articles: Any = json.loads(b"\n".join(raw_lines(path)))["data"]
         return [[str(paragraph["context"]).strip() for paragraph in one["paragraphs"]] for one in articles]
     except (ValueError, RecursionError) as error:
         raise DataError(
@@ -182,7 +182,7 @@ class Documents:
         progress: Callable[[int], None] | None = None,
     ) -> Documents:
         """Encode sentences into `folder`, some at a time. `progress` hears how many there are."""
-        with _beside(folder) as work:
+        with beside(folder) as work:
             writer = _Writer(work, tokenizer)
             waiting = iter(sentences)
             while block := list(islice(waiting, BLOCK)):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from regard.data.text import COLUMNS, JSON, BadLines, OnBad, _Bad, _decode, _lines, _short, _value
+from regard.data.text import COLUMNS, JSON, Bad, BadLines, OnBad, decoded, raw_lines, shortened, value_at
 from regard.errors import ConfigError, DataError, nearest
 
 EMPTY_TEXT = "with an empty text"
@@ -40,13 +40,13 @@ def read_labelled(
     for path in files:
         bad.file = path.name
         cells, begin = _cells(path, (*texts, label))
-        for number, raw in enumerate(_lines(path), 1):
+        for number, raw in enumerate(raw_lines(path), 1):
             if number < begin:
                 continue
             bad.read += 1
             try:
-                yield _example(number, cells(_decode(path, raw)))
-            except _Bad as error:
+                yield _example(number, cells(decoded(path, raw)))
+            except Bad as error:
                 bad.add(error.kind, number, error.what, on_bad=on_bad)
 
 
@@ -78,7 +78,7 @@ def with_numbers(examples: Iterable[Example], *, bad: BadLines, on_bad: OnBad = 
         if _is_number(example.label):
             yield example
         else:
-            what = f"{_short(example.label)} where a number was wanted (data.label names the column)"
+            what = f"{shortened(example.label)} where a number was wanted (data.label names the column)"
             bad.add(NUMBER, example.line, what, on_bad=on_bad)
 
 
@@ -86,9 +86,9 @@ def _example(number: int, cells: list[str]) -> Example:
     *texts, label = (cell.strip() for cell in cells)
     if not all(texts):
         which = f"text {texts.index('') + 1} of {len(texts)}" if len(texts) > 1 else "the text"
-        raise _Bad(EMPTY_TEXT, f"{which} is empty beside the label {_short(label)}")
+        raise Bad(EMPTY_TEXT, f"{which} is empty beside the label {shortened(label)}")
     if not label:
-        raise _Bad(LABEL, f"no label beside {_short(texts[0])}")
+        raise Bad(LABEL, f"no label beside {shortened(texts[0])}")
     return Example(number, tuple(texts), label)
 
 
@@ -99,7 +99,7 @@ def _cells(path: Path, wanted: Sequence[Column]) -> tuple[Cells, int]:
         return _keys(wanted), 1
     if suffix not in (".tsv", ".csv"):
         raise DataError(f"{path}: a file of labelled texts is a .tsv, .csv or .jsonl; rename it to what it is")
-    first = next(_lines(path)).decode(errors="replace")
+    first = next(raw_lines(path)).decode(errors="replace")
     split = _commas if suffix == ".csv" and "\t" not in first else _tabs
     names = split(first) if any(isinstance(column, str) for column in wanted) else None
     return _columns(split, [_number(path, column, names) for column in wanted]), 1 if names is None else 2
@@ -121,7 +121,7 @@ def _columns(split: Cells, wanted: Sequence[int]) -> Cells:
         columns = split(line)
         if len(columns) <= max(wanted):
             asked = f"where column {max(wanted)}, counted from 0, was asked for"
-            raise _Bad(COLUMNS, f"{len(columns)} column{'s'[: len(columns) > 1]} {asked}: {_short(line)}")
+            raise Bad(COLUMNS, f"{len(columns)} column{'s'[: len(columns) > 1]} {asked}: {shortened(line)}")
         return [columns[column] for column in wanted]
 
     return cells
@@ -135,7 +135,7 @@ def _commas(line: str) -> list[str]:
     try:
         return next(csv.reader([line], strict=True), [""])
     except csv.Error as error:
-        raise _Bad(COLUMNS, f"columns that cannot be told apart ({error}): {_short(line)}") from None
+        raise Bad(COLUMNS, f"columns that cannot be told apart ({error}): {shortened(line)}") from None
 
 
 def _keys(wanted: Sequence[Column]) -> Cells:
@@ -148,11 +148,11 @@ def _keys(wanted: Sequence[Column]) -> Cells:
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):
-            raise _Bad(JSON, f"not JSON: {_short(line)}") from None
-        found = [_value(values, key, "data.texts names the keys", line) for key in texts]
+            raise Bad(JSON, f"not JSON: {shortened(line)}") from None
+        found = [value_at(values, key, "data.texts names the keys", line) for key in texts]
         if isinstance(values.get(label), int | float):
             return [*found, json.dumps(values[label])]
-        return [*found, _value(values, label, "data.label names it", line)]
+        return [*found, value_at(values, label, "data.label names it", line)]
 
     return cells
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from regard.data.documents import Documents
 from regard.data.shuffle import shuffled
-from regard.data.store import AGAIN, Mapped, _beside
+from regard.data.store import AGAIN, Mapped, beside
 from regard.data.tokenizer import Marks
 from regard.data.writer import spans
 from regard.errors import ConfigError, DataError
@@ -76,7 +76,7 @@ class Layouts:
         name = f"{'pairs' if how.pairs else 'single'}-{how.length}-{how.short:g}-{count}-{seed}"
         folder = documents.folder / name
         if not folder.exists():
-            with _beside(folder) as work:
+            with beside(folder) as work:
                 for number in range(count):
                     with (work / str(number)).open("wb") as file:
                         walk = _walk(documents, how, Random(f"{seed} {name} {number}"))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.data.text import BadLines, OnBad, _Bad, _open, _short
+from regard.data.text import Bad, BadLines, OnBad, opened, shortened
 from regard.errors import DataError
 
 ABSENT = "with an answer that is not in the passage"
@@ -56,7 +56,7 @@ def read_questions(
             bad.read += 1
             try:
                 yield _question(passage, asked, impossible)
-            except _Bad as error:
+            except Bad as error:
                 bad.add(error.kind, bad.read, error.what, on_bad=on_bad)
     if len(bad) == bad.read:
         raise DataError(f"{bad.file}: no question is left ({bad}); give other data")
@@ -65,7 +65,7 @@ def read_questions(
 def _asked(path: Path) -> Iterator[tuple[str, Any]]:
     """Each passage with what is asked of it."""
     try:
-        with _open(path) as file:
+        with opened(path) as file:
             articles = json.load(file)["data"]
         paragraphs = [(str(part["context"]), part["qas"]) for article in articles for part in article["paragraphs"]]
         found = [(passage, asked) for passage, questions in paragraphs for asked in questions]
@@ -91,13 +91,14 @@ def _question(passage: str, asked: Any, impossible: bool) -> Question:
         none = bool(asked.get("is_impossible", False))
         given = [] if none else [Answer(str(one["text"]), int(one["answer_start"])) for one in asked["answers"]]
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise _Bad(
-            SHAPE, f"id, question, answers or answer_start is missing: {_short(json.dumps(asked, ensure_ascii=False))}"
+        raise Bad(
+            SHAPE,
+            f"id, question, answers or answer_start is missing: {shortened(json.dumps(asked))}",
         ) from None
     if not text.strip() or not passage.strip():
-        raise _Bad(BLANK, f"question {name} has an empty {'passage' if text.strip() else 'question'}")
+        raise Bad(BLANK, f"question {name} has an empty {'passage' if text.strip() else 'question'}")
     if not given and not impossible:
-        raise _Bad(NO_ANSWER, f"question {name} has no answer (task.impossible = true allows that)")
+        raise Bad(NO_ANSWER, f"question {name} has no answer (task.impossible = true allows that)")
     return Question(name, text, passage, tuple(_placed(name, passage, answer) for answer in given))
 
 
@@ -105,10 +106,10 @@ def _placed(name: str, passage: str, answer: Answer) -> Answer:
     """The answer where it stands: where it is said to, else the nearest place that has the same letters."""
     text, start = answer
     if not text.strip():
-        raise _Bad(NO_ANSWER, f"question {name} has an empty answer; leave it out, with is_impossible = true")
+        raise Bad(NO_ANSWER, f"question {name} has an empty answer; leave it out, with is_impossible = true")
     if start >= 0 and passage.startswith(text, start):
         return answer
     places = [match.start() for match in re.finditer(f"(?={re.escape(text)})", passage)]
     if not places:
-        raise _Bad(ABSENT, f"question {name} has the answer {_short(text)}, which is not in its passage")
+        raise Bad(ABSENT, f"question {name} has the answer {shortened(text)}, which is not in its passage")
     return Answer(text, min(places, key=lambda place: abs(place - start)))

@@ -88,7 +88,7 @@ class Store:
         progress: Callable[[int], None] | None = None,
     ) -> Store:
         """Encode pairs into `folder`; a side of more than `longest` tokens makes a pair bad."""
-        with _beside(folder) as work:
+        with beside(folder) as work:
             writer = Writer(work, vocabulary=max(tokenizers.source.size, tokenizers.target.size), longest=longest)
             writer.sign(f"{tokenizers.fingerprint} {longest}".encode())
             waiting = iter(pairs)
@@ -156,7 +156,7 @@ def _fits(pair: tuple[int, list[int], list[int]], longest: int, bad: BadLines, o
 
 
 @contextmanager
-def _beside(folder: Path) -> Iterator[Path]:
+def beside(folder: Path) -> Iterator[Path]:
     """A folder to work in that takes its place only when all went well."""
     work = folder.with_name(f".{folder.name}.part")
     try:

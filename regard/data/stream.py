@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from regard.data.shuffle import shuffled
-from regard.data.store import AGAIN, Mapped, _beside
-from regard.data.text import ENCODING, BadLines, OnBad, _open
+from regard.data.store import AGAIN, Mapped, beside
+from regard.data.text import ENCODING, BadLines, OnBad, opened
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, DataError
 
@@ -78,7 +78,7 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
 
 def _lines(path: Path, bad: BadLines, on_bad: OnBad) -> Iterator[str]:
     bad.file = path.name
-    with _reading(path), _open(path) as file:
+    with _reading(path), opened(path) as file:
         number = 0
         for number, raw in enumerate(file, 1):
             bad.read += 1
@@ -144,7 +144,7 @@ class Stream:
         dtype = np.dtype("<u2" if tokenizer.size <= 1 << 16 else "<u4")
         signed = blake2b(f"{FORMAT} {tokenizer.fingerprint}".encode(), digest_size=16)
         count = 0
-        with _beside(folder) as work:
+        with beside(folder) as work:
             with (work / "tokens").open("wb") as file:
                 for tokens in _encode(pieces, tokenizer):
                     signed.update(tokens.astype("<u4").tobytes())

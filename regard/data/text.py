@@ -92,9 +92,9 @@ def read_pairs(
     bad.file, bad.unit = " + ".join(path.name for path in files), "lines" if turns is None else "exchanges"
     for number, raw in enumerate(_rows(files), 1):
         try:
-            row = [_decode(path, side) for path, side in zip(files, raw, strict=True)]
+            row = [decoded(path, side) for path, side in zip(files, raw, strict=True)]
             pairs = [_filled(*pair) for pair in split(row)]
-        except _Bad as error:
+        except Bad as error:
             bad.read += 1
             bad.add(error.kind, number, error.what, on_bad=on_bad)
         else:
@@ -109,7 +109,7 @@ def unseen(held: Iterable[Pair], shown: Iterable[Pair], *, bad: BadLines, on_bad
     seen = {gist for pair in shown if (gist := _gist(pair)) in ours}
     for pair in pairs:
         if _gist(pair) in seen:
-            bad.add(SEEN, pair[0], f"training shows it too: {_short(pair[1])}", on_bad=on_bad)
+            bad.add(SEEN, pair[0], f"training shows it too: {shortened(pair[1])}", on_bad=on_bad)
         else:
             yield pair
 
@@ -119,7 +119,7 @@ def _gist(pair: Pair) -> tuple[str, ...]:
     return tuple("".join(filter(str.isalnum, side.casefold())) for side in pair[1:])
 
 
-class _Bad(Exception):
+class Bad(Exception):
     """One line that cannot be used."""
 
     def __init__(self, kind: str, what: str) -> None:
@@ -163,7 +163,7 @@ def _columns(fields: Fields | None) -> Split:
             wrong = f"where data.fields asks for {first} and {second}, counted from 0"
         else:
             return [(columns[first], columns[second])]
-        raise _Bad(COLUMNS, f"{len(columns)} column{'s'[: len(columns) > 1]} {wrong}: {_short(row[0])}")
+        raise Bad(COLUMNS, f"{len(columns)} column{'s'[: len(columns) > 1]} {wrong}: {shortened(row[0])}")
 
     return split
 
@@ -186,7 +186,7 @@ def _turns(key: str) -> Split:
         found = exchanges(dialogue)
         if not found:
             wanted = 'where lines "speaker: words" of two speakers were wanted'
-            raise _Bad(SPEAKERS, f"nobody answers {wanted}, under the key {key!r}: {_short(dialogue)}")
+            raise Bad(SPEAKERS, f"nobody answers {wanted}, under the key {key!r}: {shortened(dialogue)}")
         return found
 
     return split
@@ -196,26 +196,26 @@ def _values(line: str, *keys: str, named: str) -> list[str]:
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
-        raise _Bad(JSON, f"not JSON: {_short(line)}") from None
-    return [_value(values, key, named, line) for key in keys]
+        raise Bad(JSON, f"not JSON: {shortened(line)}") from None
+    return [value_at(values, key, named, line) for key in keys]
 
 
-def _value(values: object, key: str, named: str, line: str) -> str:
+def value_at(values: object, key: str, named: str, line: str) -> str:
     text = values.get(key) if isinstance(values, dict) else None
     if not isinstance(text, str):
-        raise _Bad(KEYS, f"no text under the key {key!r} ({named}): {_short(line)}")
+        raise Bad(KEYS, f"no text under the key {key!r} ({named}): {shortened(line)}")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _Bad(
-            ENCODING, f"half a character, which UTF-8 cannot hold, under the key {key!r}: {_short(line)}"
+        raise Bad(
+            ENCODING, f"half a character, which UTF-8 cannot hold, under the key {key!r}: {shortened(line)}"
         ) from None
     return text
 
 
 def _rows(files: Sequence[Path]) -> Iterator[tuple[bytes, ...]]:
     """The lines of all files side by side."""
-    columns = [_lines(path) for path in files]
+    columns = [raw_lines(path) for path in files]
     for count, row in enumerate(zip_longest(*columns)):
         if None in row:
             rest = [(line is not None) + sum(1 for _ in column) for line, column in zip(row, columns, strict=True)]
@@ -224,9 +224,9 @@ def _rows(files: Sequence[Path]) -> Iterator[tuple[bytes, ...]]:
         yield row
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def raw_lines(path: Path) -> Iterator[bytes]:
     try:
-        with _open(path) as file:
+        with opened(path) as file:
             line = None
             for number, line in enumerate(file):
                 yield (line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line).rstrip(b"\r\n")
@@ -242,25 +242,25 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path}: empty; name a file with a sentence on every line")
 
 
-def _open(path: Path) -> BufferedIOBase:
+def opened(path: Path) -> BufferedIOBase:
     return lzma.open(path) if path.suffix.lower() == ".xz" else path.open("rb")
 
 
-def _decode(path: Path, raw: bytes) -> str:
+def decoded(path: Path, raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        text = _short(raw.decode(errors="replace"))
-        raise _Bad(ENCODING, f"{path.name} is not UTF-8 at byte {error.start} of the line: {text}") from None
+        text = shortened(raw.decode(errors="replace"))
+        raise Bad(ENCODING, f"{path.name} is not UTF-8 at byte {error.start} of the line: {text}") from None
 
 
 def _filled(source: str, target: str) -> tuple[str, str]:
     sides = source.strip(), target.strip()
     for name, side, other in (("source", *sides), ("target", *sides[::-1])):
         if not side:
-            raise _Bad(EMPTY, f"the {name} side is empty beside {_short(other)}")
+            raise Bad(EMPTY, f"the {name} side is empty beside {shortened(other)}")
     return sides
 
 
-def _short(line: str) -> str:
+def shortened(line: str) -> str:
     return repr(line if len(line) <= 60 else line[:59] + "…")

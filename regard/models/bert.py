@@ -127,8 +127,7 @@ class MaskedHead(Head):
         return super().logits(self._change(hidden))
 
     def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor | None = None, smoothing: float = 0.0) -> Loss:
-        """Best given the hidden positions alone, (N, dim) and (N,); all of them count unless `real` says otherwise."""
-        real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
+        """Best given the hidden positions alone, (N, dim) and (N,)."""
         return super().forward(self._change(hidden), targets, real=real, smoothing=smoothing)
 
     def _change(self, hidden: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Writer(Asked):
         """What every attention looked at while the text was read and its continuation was written."""
         (answer,) = self.answer([text], **how)
         best = answer.hypotheses[0].tokens
-        ids = [self.tokenizer.marks.end, *self.tokenizer.encode(text), *best]
+        ids = [*(self.before or [self.tokenizer.marks.end]), *self.tokenizer.encode(text), *best]
         if self.model.longest is not None:
             ids = ids[: self.model.longest]
         (last,) = self.tokenizer.tokens(ids[-1:])

@@ -26,12 +26,11 @@ from regard.data.maps import KEYS, Among, Split, best_accuracy, questions
 from regard.data.music import STOP
 from regard.data.stream import Excerpts, Stream, Windows, in_order
 from regard.data.tokenizer import Tokenizer
-from regard.decode import Hypothesis, Step, beam, greedy, sample
-from regard.decode.filters import Filter, limits, shapes
-from regard.decode.search import PENALTIES
+from regard.decode import Hypothesis, Step
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
-from regard.tasks.rewrite import Answer, Progress, _by_length, _seed
+from regard.tasks.rewrite import Answer, Progress, by_length
+from regard.tasks.searching import search
 
 MEASURES = ("loss", "perplexity", "bits")
 
@@ -66,7 +65,7 @@ class Language:
     def loss(self, model: nn.Module, batch: Excerpts, carry: Any) -> Loss:
         wanted = batch.text[:, 1:]
         hidden = _read(model, batch)
-        loss: Loss = model.head(hidden, wanted, real=torch.ones_like(wanted, dtype=torch.bool))  # type: ignore[operator]
+        loss: Loss = model.head(hidden, wanted)  # type: ignore[operator]
         return loss
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
@@ -142,7 +141,7 @@ def generate(
     width = how.nbest if how.sample else max(how.beam, how.nbest)
     for length in sorted({len(ids) for ids in coded}):
         same = {i: length for i, ids in enumerate(coded) if len(ids) == length}
-        for rows in _by_length(same, tokens // width):
+        for rows in by_length(same, tokens // width):
             found.update(zip(rows, _search(model, tokenizer, [coded[i] for i in rows], how), strict=True))
             if progress is not None:
                 progress(len(found), len(prompts))
@@ -213,26 +212,14 @@ def _search(
     """Continuations of prompts of one length."""
     if how.coverage:
         raise ConfigError(f"decode.coverage = {how.coverage}: there is no source that could be covered; write 0")
-    step, rows, length = step or model.step, len(prompts), len(prompts[0])
-    prompt = torch.tensor(prompts, device=next(model.parameters()).device)
+    rows, length = len(prompts), len(prompts[0])
     room = how.longest or math.ceil(how.ratio * length) + how.extra
-    room = room if model.longest is None else min(room, model.longest - length + 1)
-    end = tokenizer.marks.end
-    filters = limits(how, eos=end, specials=_unsayable(tokenizer))
-    if how.sample:
-        found = []
-        for draw in range(how.nbest):
-            seeds = [_seed(how.seed, draw, ids) for ids in prompts]
-            every: tuple[Filter, ...] = (*filters, *shapes(how))
-            found.append(sample(step, model.start(rows=rows), prompt, eos=end, limit=room, seeds=seeds, filters=every))
-        return [sorted(drawn, key=lambda h: -h.score) for drawn in zip(*found, strict=True)]
-    if how.beam == 1 and how.nbest == 1 and how.expand in (None, 1):
-        return [[h] for h in greedy(step, model.start(rows=rows), prompt, eos=end, limit=room, filters=filters)]
-    beams = beam(
-        step, model.start(rows=rows), prompt, eos=end, limit=room, keep=max(how.beam, how.nbest), expand=how.expand,
-        penalty=PENALTIES[how.penalty](how.alpha), filters=filters,
+    return search(
+        step or model.step, lambda: model.start(rows=rows),
+        torch.tensor(prompts, device=next(model.parameters()).device), how,
+        eos=tokenizer.marks.end, specials=_unsayable(tokenizer), texts=prompts,
+        limit=room if model.longest is None else min(room, model.longest - length + 1),
     )  # fmt: skip
-    return [best[: how.nbest] for best in beams]
 
 
 def _unsayable(tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -283,7 +270,7 @@ def _score(
         _check(model, ids[:-1], f"text {number}", "score a shorter one")
     device = next(model.parameters()).device
     found: dict[int, list[float]] = {}
-    for rows in _by_length({i: len(ids) for i, ids in enumerate(coded)}, tokens):
+    for rows in by_length({i: len(ids) for i, ids in enumerate(coded)}, tokens):
         text, _ = pad([coded[i] for i in rows], pad_with)  # what follows a token does not change it
         text = text.to(device)
         hidden, _ = model(None, None, text[:, :-1])

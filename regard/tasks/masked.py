@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from regard.core.head import Loss
 from regard.data.batch import pad
 from regard.data.documents import Documents
+from regard.data.lengths import in_order as by_length
 from regard.data.masking import Masking, later_pieces
 from regard.data.segments import How, Layouts, Sequences, rows
 from regard.data.tokenizer import Tokenizer
@@ -262,7 +263,7 @@ def fill(
     marks = tokenizer.marks
     coded = [masked_ids(tokenizer, text, number, longest) for number, text in enumerate(texts, 1)]
     found: dict[int, Filled] = {}
-    for some in _by_length([len(ids) for ids in coded], tokens):
+    for some in by_length(np.array([len(ids) for ids in coded]), tokens=tokens):
         shown, real = (tensor.to(device) for tensor in pad([coded[i] for i in some], marks.pad))
         hidden = model(shown, real, torch.zeros_like(shown))
         for row, i in enumerate(some):
@@ -308,12 +309,3 @@ def _filled(tokenizer: Tokenizer, text: str, ids: list[int], best: tuple[Tensor,
         for place, *one in zip(places, shares, pieces, strict=True)
     )
     return Filled(text, guesses)
-
-
-def _by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Indices in batches of similar length, longest first, each within the budget of tokens."""
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    while order:
-        count = max(1, tokens // lengths[order[0]])
-        yield order[:count]
-        order = order[count:]

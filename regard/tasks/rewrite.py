@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -19,14 +18,13 @@ from regard.core.watch import watch
 from regard.data.batch import Batch, Batches, in_order, pad
 from regard.data.store import Store
 from regard.data.tokenizer import BOS, EOS, PAD, Tokenizers
-from regard.decode import Coverage, Hypothesis, beam, greedy, sample
-from regard.decode.filters import limits, shapes
-from regard.decode.search import PENALTIES
+from regard.decode import Coverage, Hypothesis
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
 from regard.metrics.translation import BLEU, bleu, chrf, exact_match, perplexity
 from regard.tasks.forcing import chance_of_truth, coins
 from regard.tasks.reinforce import with_choices
+from regard.tasks.searching import search
 
 Progress = Callable[[int, int], None]  # done, of how many
 
@@ -180,7 +178,7 @@ def rewrite(
     found = {i: [NOTHING] for i, ids in enumerate(coded) if ids == [EOS]}
     asked = [i for i in range(len(coded)) if i not in found]
     width = how.nbest if how.sample else max(how.beam, how.nbest)
-    for rows in _by_length({i: len(coded[i]) for i in asked}, tokens // width):
+    for rows in by_length({i: len(coded[i]) for i in asked}, tokens // width):
         some = None if begun is None else [begun[i] for i in rows]
         found.update(zip(rows, _search(model, [coded[i] for i in rows], how, some), strict=True))
         if progress is not None:
@@ -205,7 +203,7 @@ def score_pairs(
     targets = [[BOS, *ids, EOS] for ids in tokenizers.target.encode_many([target.strip() for _, target in pairs])]
     device = next(model.parameters()).device
     found: dict[int, list[float]] = {}
-    for rows in _by_length({i: max(len(sources[i]), len(targets[i])) for i in range(len(pairs))}, tokens):
+    for rows in by_length({i: max(len(sources[i]), len(targets[i])) for i in range(len(pairs))}, tokens):
         source, real = pad([sources[i] for i in rows])
         target, _ = pad([targets[i] for i in rows])
         source, real, target = source.to(device), real.to(device), target.to(device)
@@ -232,7 +230,7 @@ def encode_sources(
     return coded
 
 
-def _by_length(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]]:
+def by_length(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]]:
     """Indices in batches of similar length, longest first, each within the budget of tokens."""
     rows: list[int] = []
     for i in sorted(lengths, key=lambda i: (-lengths[i], i)):
@@ -250,31 +248,16 @@ def _search(
     device = next(model.parameters()).device
     source, real = (t.to(device) for t in pad(sources))
     seen = real if len({len(ids) for ids in sources}) > 1 else None  # no mask where nothing is padded
-    state = model.start(source, seen)
     most = model.longest or math.inf
     room = torch.tensor(
         [min(how.longest or math.ceil(how.ratio * (len(ids) - 1)) + how.extra, most) for ids in sources]
     )
-    filters = limits(how, eos=EOS, specials=(PAD, BOS))
     prompt = torch.full((len(sources), 1), BOS, device=device)
-    if how.sample:
-        found = []
-        for draw in range(how.nbest):
-            seeds = [_seed(how.seed, draw, ids) for ids in sources]
-            some = sample(
-                model.step, model.start(source, seen) if draw else state, prompt,
-                eos=EOS, limit=room, seeds=seeds, filters=(*filters, *shapes(how)), prefixes=prefixes,
-            )  # fmt: skip
-            found.append(some)
-        return [sorted(drawn, key=lambda h: -h.score) for drawn in zip(*found, strict=True)]
-    if how.beam == 1 and how.nbest == 1 and how.expand in (None, 1) and not how.coverage:
-        return [[h] for h in greedy(model.step, state, prompt, eos=EOS, limit=room, filters=filters, prefixes=prefixes)]
-    with _coverage(model, how.coverage, real) as coverage:
-        found = beam(
-            model.step, state, prompt, eos=EOS, limit=room, keep=max(how.beam, how.nbest), expand=how.expand,
-            penalty=PENALTIES[how.penalty](how.alpha), coverage=coverage, filters=filters, prefixes=prefixes,
+    with _coverage(model, 0.0 if how.sample else how.coverage, real) as coverage:
+        return search(
+            model.step, lambda: model.start(source, seen), prompt, how,
+            eos=EOS, specials=(PAD, BOS), limit=room, texts=sources, prefixes=prefixes, coverage=coverage,
         )  # fmt: skip
-    return [best[: how.nbest] for best in found]
 
 
 @contextmanager
@@ -289,8 +272,3 @@ def _coverage(model: nn.Module, weight: float, real: Tensor) -> Iterator[Coverag
     name = names[-1]
     with watch(model, name, queries=[-1]) as seen:
         yield Coverage(weight, lambda: seen[name].pop()[:, :, -1].mean(1), real)
-
-
-def _seed(seed: int, draw: int, ids: Sequence[int]) -> int:
-    """Random numbers belong to a sentence, not to its place in the batch."""
-    return int.from_bytes(blake2b(repr((seed, draw, tuple(ids))).encode(), digest_size=7).digest())

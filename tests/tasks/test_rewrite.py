@@ -17,7 +17,8 @@ from regard.data.tokenizer import BOS, EOS
 from regard.metrics.translation import BLEU
 from regard.pipeline.rewrite import Rewriter
 from regard.prepare.rewrite import hold, prepare
-from regard.tasks.rewrite import Held, Rewrite, _by_length, _seed, measure, rewrite, surprise
+from regard.tasks.rewrite import Held, Rewrite, by_length, measure, rewrite, surprise
+from regard.tasks.searching import seed_of
 
 PAIRS = tiny.pairs(6)
 
@@ -103,13 +104,13 @@ def test_coverage_can_only_lower_a_score(model: Rewriter) -> None:
 
 @given(lengths=st.dictionaries(st.integers(0, 99), st.integers(1, 40)), tokens=st.integers(0, 200))
 def test_batches_by_length_hold_everything_once_and_keep_the_budget(lengths: dict[int, int], tokens: int) -> None:
-    batches = list(_by_length(lengths, tokens))
+    batches = list(by_length(lengths, tokens))
     assert sorted(i for rows in batches for i in rows) == sorted(lengths)
     for rows in batches:
         assert len(rows) == 1 or len(rows) * max(lengths[i] for i in rows) <= tokens
 
 
 def test_random_numbers_belong_to_a_sentence_and_a_draw() -> None:
-    seeds = {_seed(seed, draw, ids) for seed in range(3) for draw in range(3) for ids in ((4, 5), (5, 4), (45,))}
+    seeds = {seed_of(seed, draw, ids) for seed in range(3) for draw in range(3) for ids in ((4, 5), (5, 4), (45,))}
     assert len(seeds) == 27
-    assert _seed(1, 2, (3, 4)) == _seed(1, 2, [3, 4])
+    assert seed_of(1, 2, (3, 4)) == seed_of(1, 2, [3, 4])

@@ -1,0 +1,57 @@
+"""From a way to decode, as the recipe's [decode] has it, to the search that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from torch import Tensor
+
+from regard.core.state import State
+from regard.decode import Coverage, Hypothesis, Step, beam, greedy, sample
+from regard.decode.filters import limits, shapes
+from regard.decode.search import PENALTIES
+
+
+def search(
+    step: Step,
+    start: Callable[[], State],
+    prompt: Tensor,
+    how: Any,
+    *,
+    eos: int,
+    specials: Sequence[int],
+    limit: int | Tensor,
+    texts: Sequence[Sequence[int]],
+    prefixes: list[list[int]] | None = None,
+    coverage: Coverage | None = None,
+) -> list[list[Hypothesis]]:
+    """The best answers to each row of a prompt, the best first. A state is used once, so `start` may be asked again.
+
+    `texts` are what the rows answer: the random numbers of a draw belong to them, not to a place in the batch.
+    """
+    filters = limits(how, eos=eos, specials=tuple(specials))
+    if how.sample:
+        found = []
+        for draw in range(how.nbest):
+            seeds = [seed_of(how.seed, draw, ids) for ids in texts]
+            found.append(
+                sample(
+                    step, start(), prompt,
+                    eos=eos, limit=limit, seeds=seeds, filters=(*filters, *shapes(how)), prefixes=prefixes,
+                )
+            )  # fmt: skip
+        return [sorted(drawn, key=lambda h: -h.score) for drawn in zip(*found, strict=True)]
+    if how.beam == 1 and how.nbest == 1 and how.expand in (None, 1) and coverage is None:
+        one = greedy(step, start(), prompt, eos=eos, limit=limit, filters=filters, prefixes=prefixes)
+        return [[h] for h in one]
+    beams = beam(
+        step, start(), prompt, eos=eos, limit=limit, keep=max(how.beam, how.nbest), expand=how.expand,
+        penalty=PENALTIES[how.penalty](how.alpha), coverage=coverage, filters=filters, prefixes=prefixes,
+    )  # fmt: skip
+    return [best[: how.nbest] for best in beams]
+
+
+def seed_of(seed: int, draw: int, ids: Sequence[int]) -> int:
+    return int.from_bytes(blake2b(repr((seed, draw, tuple(ids))).encode(), digest_size=7).digest())
