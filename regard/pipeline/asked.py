@@ -60,14 +60,13 @@ class Asked(Pipeline):
         """What every attention looked at while one sequence was read. A system that writes looks back from each token,
         and in the end from its answer.
         """
-        if len(ids) > self.longest:
+        most: int | None = getattr(self.model, "longest", None)
+        if most is not None and len(ids) > most:
             what = f"the text has {len(ids)} tokens with its marks"
-            raise DataError(f"{what}, but this model reads at most {self.longest}; shorten it")
+            raise DataError(f"{what}, but this model reads at most {most} at once; look at a shorter one")
         with watch(self.model) as seen:
             read(torch.tensor([list(ids)], device=next(self.model.parameters()).device))
         maps = {name: calls[0][0].float().cpu().numpy() for name, calls in seen.items() if calls}
-        if not maps:
-            raise ConfigError(f"a {self.recipe.system} has no attention to look at; look at a bert or a gpt")
         tokens = tuple(self.tokenizer.tokens(ids))
         source, target = ((), (*tokens[1:], answer)) if isinstance(self.model, Autoregressive) else (tokens, ())
         return Trace(source=source, target=target, maps=maps, title=self.folder.name, caption=caption)

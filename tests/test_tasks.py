@@ -1,0 +1,235 @@
+"""Every task, the whole way that a person goes: train, load, ask, evaluate, look, examine; and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import regard
+from regard import run
+from regard.cli import main
+from regard.config import make_recipe
+from regard.errors import CheckpointError, ConfigError, DataError
+from regard.models import schema
+from regard.pipeline import Pipeline
+from regard.prepare import prepare
+
+QUIET = Console(quiet=True)
+BERT = {"dim": 16, "heads": 2, "layers": 1, "hidden": 32, "context": 48}
+GPT = {"dim": 16, "heads": 2, "layers": 1, "context": 48}
+TRAIN = {"steps": 3, "tokens": 256, "warmup": 1, "threads": 1, "evaluate_every": 3, "save_every": 3}
+TEXT = "the cat sat on the mat . a dog ran in the park . birds fly over the old house . "
+
+
+@cache
+def folder() -> Path:
+    """Small files of every kind."""
+    place = Path(mkdtemp())
+    (place / "stream.txt").write_text(TEXT * 20, "utf-8")
+    sentences = TEXT.split(" . ")[:3]
+    (place / "documents.txt").write_text("\n\n".join("\n".join(sentences[::way]) for way in (1, -1, 1)), "utf-8")
+    labelled = [f"{sentence}\t{'one' if i % 2 else 'two'}" for i, sentence in enumerate(sentences * 4)]
+    (place / "labelled.tsv").write_text("\n".join(labelled), "utf-8")
+    (place / "pairs.tsv").write_text("\n".join(f"{s}\t{s}\t{i % 5}.5" for i, s in enumerate(sentences * 4)), "utf-8")
+    asked = [
+        {"id": str(i), "question": "who sat ?", "answers": [{"text": "the cat", "answer_start": 0}]} for i in (1, 2)
+    ]
+    squad = {"data": [{"title": "t", "paragraphs": [{"context": TEXT, "qas": asked}]}]}
+    (place / "squad.json").write_text(json.dumps(squad), "utf-8")
+    (place / "tagged.txt").write_text("the O\ncat B-X\nsat O\n\na O\ndog B-X\nran O\n" * 4, "utf-8")
+    return place
+
+
+def values(kind: str, system: str, name: str, model: dict[str, Any], **more: Any) -> dict[str, Any]:
+    files = {split: [str(folder() / name)] for split in ("train", "valid", "test")}
+    data = {**files, "longest": 32, **more.pop("data", {})}
+    settings = {"name": kind, **more.pop("task", {})}
+    tokens = {"kind": "wordpiece", "size": 120, **more.pop("tokens", {})}
+    return {
+        "system": system, "data": data, "task": settings, "tokens": tokens, "model": model,
+        "train": {**TRAIN, **more.pop("train", {})},
+    }  # fmt: skip
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "language": values("language", "gpt", "stream.txt", GPT, tokens={"kind": "char"}),
+    "recurrent": values(
+        "language", "recurrent", "stream.txt", {"dim": 12, "embedding": 8}, data={"documents": "line", "apart": True}
+    ),
+    "masked": values("masked", "bert", "documents.txt", BERT),
+    "label": values("classify", "bert", "labelled.tsv", BERT),
+    "number": values(
+        "classify", "bert", "pairs.tsv", BERT, data={"texts": [0, 1], "label": 2}, task={"kind": "number"}
+    ),
+    "gpt label": values("classify", "gpt", "labelled.tsv", GPT, task={"auxiliary": 0.5}),
+    "span": values("span", "bert", "squad.json", BERT, task={"stride": 8, "question": 8}),
+    "tag": values("tag", "bert", "tagged.txt", BERT),
+}  # fmt: skip
+ASKED = {
+    "language": "the cat",
+    "recurrent": "the cat",
+    "masked": "the <mask> sat",
+    "label": "the cat sat",
+    "number": "the cat\tthe dog",
+    "gpt label": "the cat sat",
+    "span": f"who sat ?\t{TEXT}",
+    "tag": "the cat sat",
+}
+every = pytest.mark.parametrize("name", RECIPES)
+
+
+@cache
+def trained(name: str) -> Path:
+    place = Path(mkdtemp()) / name.replace(" ", "-")
+    run.start(make_recipe(RECIPES[name], schema), place, QUIET)
+    return place
+
+
+@cache
+def pipeline(name: str) -> Pipeline:
+    return regard.load(trained(name))
+
+
+@every
+def test_a_run_measures_its_test_split_as_it_is_measured_later(name: str) -> None:
+    told = json.loads((trained(name) / "evaluation.json").read_text("utf-8"))
+    again = run.evaluate(trained(name), QUIET)
+    assert {key: row["value"] for key, row in told.items()} == pytest.approx(dict(again), rel=1e-5)
+    assert all(row["definition"] for row in told.values())
+
+
+@every
+def test_other_files_are_measured_alike(name: str) -> None:
+    recipe = RECIPES[name]
+    found = run.evaluate(trained(name), QUIET, files=recipe["data"]["test"])
+    assert dict(found) == pytest.approx(dict(run.evaluate(trained(name), QUIET)), rel=1e-5)
+
+
+@every
+def test_a_question_is_answered_alone_as_in_company(name: str) -> None:
+    model, text = pipeline(name), ASKED[name]
+    longer = model.example("the old dog ran in the park")
+    together = model.ask([text, longer, text])
+    assert [reply.text for reply in together[::2]] == [model.ask([text])[0].text] * 2
+    assert together[1].text == model.ask([longer])[0].text
+    assert all(json.dumps(reply.json) for reply in together)
+    assert model(text) is not None
+
+
+@every
+def test_what_was_looked_at_can_be_drawn(name: str) -> None:
+    if name == "recurrent":
+        with pytest.raises(ConfigError, match=r"^this model has no attention to watch; take one that has"):
+            pipeline(name).look(ASKED[name])
+        return
+    trace = pipeline(name).look(ASKED[name])
+    for weights in trace.maps.values():
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-4)
+
+
+@every
+def test_the_doctor_finds_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(trained(name)), "--json"]) == 0
+    assert all(row["holds"] for row in json.loads(capsys.readouterr().out))
+
+
+@every
+def test_a_setting_without_effect_is_refused(name: str) -> None:
+    wrong = {"top": 3} if "language" in (name, RECIPES[name]["task"]["name"]) else {"beam": 3}
+    with pytest.raises(ConfigError, match="takes no such setting"):
+        pipeline(name).ask([ASKED[name]], **wrong)
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("language", "recurrent")])
+def test_what_only_reads_decodes_nothing(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"beam: nothing is decoded to measure the task"):
+        run.evaluate(trained(name), QUIET, how={"beam": 3})
+
+
+@every
+def test_every_text_has_a_vector(name: str) -> None:
+    (reply,) = pipeline(name).ask(["a dog"], embed=True)
+    assert np.linalg.norm(reply.json["vector"]) == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["language", "masked", "label", "span", "tag"])
+def test_resuming_ends_where_an_undisturbed_run_ends(name: str, tmp_path: Path) -> None:
+    values = {**RECIPES[name], "train": {**TRAIN, "steps": 4, "save_every": 1, "keep": 4, "final": "last"}}
+    run.start(make_recipe(values, schema), tmp_path / "run", QUIET)
+    whole = (tmp_path / "run" / "model.safetensors").read_bytes()
+    (tmp_path / "run" / "model.safetensors").unlink()
+    first, *later = sorted(place for place in (tmp_path / "run" / "checkpoints").iterdir() if place.is_dir())
+    for place in later:
+        shutil.rmtree(place)
+    printed = io.StringIO()
+    run.resume(tmp_path / "run", Console(file=printed, width=300))
+    assert "going on from step 1" in printed.getvalue(), first
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
+
+
+# ---- beginning with another run
+
+
+def test_a_run_begins_with_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = make_recipe({**RECIPES["label"], "train": {**TRAIN, "begin": str(trained("masked"))}}, schema)
+    run.start(recipe, tmp_path / "tuned", Console(width=300))
+    printed = capsys.readouterr().out
+    assert f"begins with the weights of {trained('masked')}; fresh: labels.1.weight, labels.1.bias" in printed
+    tuned = regard.load(tmp_path / "tuned")
+    assert tuned.tokenizers.fingerprint == pipeline("masked").tokenizers.fingerprint
+
+
+def test_a_gpt_gets_the_marks_that_it_lacks(tmp_path: Path) -> None:
+    recipe = make_recipe({**RECIPES["gpt label"], "train": {**TRAIN, "begin": str(trained("language"))}}, schema)
+    recipe, _ = prepare(recipe, tmp_path)
+    old = pipeline("language").tokenizers.target
+    assert recipe.model.vocab == old.size + 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "sentence"),
+    [
+        ({"train": {**TRAIN, "begin": "nowhere"}}, CheckpointError, r"train\.begin = nowhere: no trained run is there"),
+        (
+            {"system": "gpt", "model": GPT},
+            ConfigError,
+            r"system: a gpt cannot do the task 'span'; write system =",
+        ),
+        ({"task": {"name": "spann"}}, ConfigError, r"task\.name: no task 'spann'; did you mean 'span'\?"),
+        (
+            {"model": {**BERT, "head": "sentence"}},
+            ConfigError,
+            r"model\.head = \"sentence\": the task 'span' needs",
+        ),
+        ({"model": {**BERT, "context": 16}}, ConfigError, r"model\.context = 16 is shorter than data\.longest = 32"),
+        ({"train": {**TRAIN, "metric": "bleu"}}, ConfigError, r"train\.metric: the task measures no 'bleu'"),
+        ({"tokens": {"joint": False}}, ConfigError, r"tokens\.joint: this task has one kind of text"),
+        ({"tokens": {"continuation": "@@"}}, ConfigError, r"tokens\.continuation: only rewriting"),
+    ],
+)
+def test_what_cannot_be_is_refused(change: dict[str, Any], error: type, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=sentence):
+        prepare(make_recipe({**RECIPES["span"], **change}, schema), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("language", "a" * 60, r"^input 1 has 60 tokens, but this model reads at most 48; write a shorter prompt$"),
+        ("masked", "no mask", r"^input 1 has no mask; write <mask> where a word is to be guessed$"),
+        ("number", "one text", r"^input 1 has 1; this model was trained on 2 texts with a tab between them$"),
+        ("span", "who sat ?", r"^input 1 is no question; write the question, a tab and the passage to look in$"),
+    ],
+)
+def test_what_cannot_be_answered(name: str, text: str, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        pipeline(name).check(text)
