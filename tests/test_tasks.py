@@ -176,6 +176,36 @@ def test_resuming_ends_where_an_undisturbed_run_ends(name: str, tmp_path: Path) 
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == whole
 
 
+# ---- what a language model can be asked
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["predict", str(trained("language")), *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_streaming_writes_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    for how in (["--beam", "1"], ["--sample", "--seed", "3"]):
+        plain = asked(capsys, "the cat", "--longest", "9", *how)
+        assert asked(capsys, "the cat", "--longest", "9", *how, "--stream") == plain
+        assert plain.startswith("the cat")
+
+
+def test_choices_are_ranked_by_their_likelihood(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split("\t") for line in asked(capsys, "the cat", "--choices", "sat", "qqq").splitlines()]
+    assert {text for _, text in rows} == {"sat", "qqq"}
+    assert float(rows[0][0]) >= float(rows[1][0])
+
+
+def test_demonstrations_stand_before_the_question(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "shots.tsv").write_text("a\tb\nc\td", "utf-8")
+    told = asked(capsys, "e", "--shots", str(tmp_path / "shots.tsv"), "--beam", "1", "--longest", "3")
+    assert told.startswith("a b\nc d\ne")
+    (tmp_path / "shots.tsv").write_text("a b", "utf-8")
+    assert main(["predict", str(trained("language")), "e", "--shots", str(tmp_path / "shots.tsv")]) == 3
+    assert "line 1: no tab; write a question, a tab and its answer" in capsys.readouterr().err
+
+
 # ---- beginning with another run
 
 

@@ -71,7 +71,7 @@ class PredictOptions(DecodeConfig):
     json_: bool = Field(False, alias="json")
     """One JSON object a line: source, answers, scores."""
     stream: bool = False
-    """Answer each line as soon as it is read, instead of some hundreds at a time."""
+    """Answer each line as soon as it is read, word by word where the system can, instead of some hundreds at a time."""
     prefix: str = ""
     """Words that every answer begins with."""
     top: int = Field(5, ge=1)
@@ -80,6 +80,10 @@ class PredictOptions(DecodeConfig):
     """The vector of each text instead of an answer, as JSON; of systems that encode."""
     pooling: Literal["mean", "first"] = "mean"
     """What that vector is made of: the mean of all tokens, or the first."""
+    choices: tuple[str, ...] = ()
+    """Continuations to rank by their likelihood, a token on average; of systems that go on with a text."""
+    shots: str = ""
+    """A file of demonstrations to put before each input: question, tab and answer on each line."""
     score: bool = False
     """Inputs are source TAB target: print the log-probability of the target, whole and token by token."""
     device: str = "auto"
@@ -101,6 +105,8 @@ def predict(argv: list[str]) -> None:
         for block in _blocks(_checked(texts or _lines(sys.stdin.buffer), model, options), at_once):
             if options.score:
                 _print_scores(model, block)  # type: ignore[arg-type]
+            elif options.stream and not options.json_:
+                _print_pieces(model, block, how)
             else:
                 for reply in model.ask(block, **how):
                     print(_json(reply) if options.json_ else reply.text)
@@ -108,6 +114,13 @@ def predict(argv: list[str]) -> None:
             done += len(block)
             if status is not None:
                 status.update(f"{done:,} answered")
+
+
+def _print_pieces(model: Pipeline, block: list[str], how: dict[str, Any]) -> None:
+    for text in block:
+        for piece in model.pieces(text, **how):
+            print(piece, end="", flush=True)
+        print()
 
 
 def _lines(file: Iterable[bytes]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, overload
@@ -55,6 +55,10 @@ class Pipeline:
     def ask(self, texts: Sequence[str], **how: Any) -> list[Reply]:
         """What a person is shown for each text."""
         raise TypeError(f"{type(self).__name__} must define ask")
+
+    def pieces(self, text: str, **how: Any) -> Iterator[str]:
+        """The same, piece by piece where it can be told while it is written."""
+        yield self.ask([text], **how)[0].text
 
     def measure(
         self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from regard.config import DecodeConfig, Split
@@ -14,7 +15,7 @@ from regard.errors import DataError
 from regard.pipeline.asked import Asked
 from regard.pipeline.base import Progress, Reply, Say
 from regard.prepare.language import own, stream
-from regard.tasks.language import Choice, continuations, generate, measure, score, streamed
+from regard.tasks.language import Choice, by_shots, continuations, few_shot, generate, measure, score, streamed
 from regard.tasks.rewrite import Answer
 from regard.view.capture import Trace
 
@@ -23,7 +24,7 @@ from regard.view.capture import Trace
 class Writer(Asked):
     model: Autoregressive
 
-    takes = frozenset((*DecodeConfig.model_fields, "embed", "pooling"))
+    takes = frozenset((*DecodeConfig.model_fields, "embed", "pooling", "choices", "shots"))
 
     def answers(self, texts: Sequence[Any], **how: Any) -> list[str]:
         """What follows each text; keywords as in the recipe's [decode]."""
@@ -39,11 +40,35 @@ class Writer(Asked):
         """The continuation, piece by piece while it is written."""
         return streamed(self.model, self.tokenizer, text, self.decoding(**how), before=self.before)
 
-    def ask(self, texts: Sequence[str], *, embed: bool = False, pooling: str = "mean", **how: Any) -> list[Reply]:
+    def ask(
+        self,
+        texts: Sequence[str],
+        *,
+        embed: bool = False,
+        pooling: str = "mean",
+        choices: Sequence[str] = (),
+        shots: str = "",
+        **how: Any,
+    ) -> list[Reply]:
         self.refuse_unknown(how)
         if embed:
             return self.vectors(texts, pooling)
+        texts = [self.prompt(text, shots) for text in texts]
+        if choices:
+            return [_ranked(text, self.choose(f"{text} ", choices)) for text in texts]
         return [_reply(answer, several="nbest" in how) for answer in self.answer(texts, **how)]
+
+    def pieces(self, text: str, **how: Any) -> Iterator[str]:
+        if how.keys() & {"embed", "choices", "nbest"}:
+            yield from super().pieces(text, **how)
+            return
+        prompt = self.prompt(text, how.pop("shots", ""))
+        yield prompt
+        yield from self.stream(prompt, **how)
+
+    def prompt(self, text: str, shots: str = "") -> str:
+        """A text behind demonstrations, where a file of them is named: question, tab and answer on each line."""
+        return few_shot(list(read_shots(Path(shots))), text) if shots else text
 
     def score(self, texts: Sequence[str]) -> list[list[float]]:
         """Log-probability of each token of given texts."""
@@ -91,13 +116,37 @@ class Writer(Asked):
                 held = stream(recipe, folder, which, self.tokenizer, say)
             else:
                 _, held = Stream.open(folder / "data" / "train").split(data.held)
-            return measure(
+            found = measure(
                 self.model, self.tokenizer, held,
                 window=data.longest, tokens=recipe.train.tokens, apart=data.apart,
             )  # fmt: skip
+        if data.made == "maps" and not files:
+            shots = by_shots(self.model, self.tokenizer, split=split)
+            found |= {f"shots {number}": right for number, right in shots.items()}
+        return found
 
 
 PIPELINE = Writer
+
+
+def _ranked(text: str, found: Sequence[Choice]) -> Reply:
+    best = sorted(found, key=lambda choice: -choice.score)
+    told = "\n".join(f"{choice.score:.4f}\t{choice.text}" for choice in best)
+    rows = [{"text": one.text, "score": one.score, "logprob": one.logprob} for one in best]
+    return Reply(told, {"source": text, "choices": rows}, best[0].score)
+
+
+def read_shots(path: Path) -> Iterator[tuple[str, str]]:
+    """Demonstrations: a question, a tab and its answer on each line."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as demonstrations ({error}); write question, tab, answer") from None
+    for number, line in enumerate(lines, 1):
+        question, tab, answer = line.partition("\t")
+        if not tab:
+            raise DataError(f"{path}, line {number}: no tab; write a question, a tab and its answer")
+        yield question, answer
 
 
 def _reply(answer: Answer, several: bool) -> Reply:
