@@ -31,6 +31,7 @@ format: setup
 bench: setup           ## side-by-side runs against the peers, on this CPU
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m bench.train_translation && $(BIN)/python -m bench.recurrent && $(BIN)/python -m bench.translate && $(BIN)/python -m bench.watch
+	$(BIN)/python -m bench.encode && $(BIN)/python -m bench.generate
 
 docs: setup            ## the documentation as a web site in site/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

@@ -1,16 +1,16 @@
-"""The same models in other hands: Hugging Face Marian with our weights, torch.nn.Transformer of our shapes, and the
-recurrent encoder-decoder as a plain loop over words."""
+"""The same models in other hands: Hugging Face Marian, BERT and GPT-2 with our weights, torch.nn.Transformer of our
+shapes, and the recurrent encoder-decoder as a plain loop over words."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import MarianConfig, MarianMTModel
+from transformers import BertConfig, BertForPreTraining, GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
 from regard.core.block import Block
 from regard.core.position import Sinusoidal
-from regard.models import seq2seq
+from regard.models import bert, gpt, seq2seq
 from regard.models.transformer import SIZES, Config, Transformer
 
 PAD, BOS, EOS = 0, 1, 2
@@ -64,6 +64,95 @@ def _copy_block(layer: nn.Module, block: Block) -> None:
         norm.load_state_dict(residual.norm.state_dict())
     layer.fc1.load_state_dict(block.feed_forward.wide.state_dict())
     layer.fc2.load_state_dict(block.feed_forward.narrow.state_dict())
+
+
+def our_bert(size: str, vocab: int) -> bert.Bert:
+    torch.manual_seed(0)
+    return bert.Bert(bert.Config(**{**bert.SIZES[size], "vocab": vocab, "head": "pretrain"}))
+
+
+BERT = {
+    "bert.embeddings.word_embeddings": "words",
+    "bert.embeddings.token_type_embeddings": "segments",
+    "bert.embeddings.position_embeddings": "positions.table",
+    "bert.embeddings.LayerNorm": "norm",
+    "bert.pooler.dense": "pooler",
+    "cls.predictions.transform.dense": "masked.dense",
+    "cls.predictions.transform.LayerNorm": "masked.norm",
+    "cls.seq_relationship": "next",
+}
+BERT_BLOCK = {
+    "attention.self.query": "attention.score.query",
+    "attention.self.key": "attention.score.key",
+    "attention.self.value": "attention.value",
+    "attention.output.dense": "attention.output",
+    "attention.output.LayerNorm": "around_attention.norm",
+    "intermediate.dense": "feed_forward.wide",
+    "output.dense": "feed_forward.narrow",
+    "output.LayerNorm": "around_feed_forward.norm",
+}
+
+
+def hugging_face_bert(model: bert.Bert) -> BertForPreTraining:
+    """Hugging Face's BERT with both heads and our weights."""
+    c = model.config
+    twin = BertForPreTraining(
+        BertConfig(
+            vocab_size=c.vocab, hidden_size=c.dim, num_hidden_layers=c.layers, num_attention_heads=c.heads,
+            intermediate_size=c.hidden, max_position_embeddings=c.context, type_vocab_size=c.segments,
+            hidden_act="gelu", layer_norm_eps=c.epsilon, hidden_dropout_prob=c.dropout,
+            attention_probs_dropout_prob=c.attention_dropout, pad_token_id=PAD,
+        )
+    )  # fmt: skip
+    for there, here in BERT.items():
+        _copy(twin, there, model, here)
+    for i in range(c.layers):
+        for there, here in BERT_BLOCK.items():
+            _copy(twin, f"bert.encoder.layer.{i}.{there}", model, f"encoder.{i}.{here}")
+    with torch.no_grad():
+        twin.cls.predictions.bias.copy_(model.masked.bias)
+    return twin
+
+
+def _copy(theirs: nn.Module, there: str, ours: nn.Module, here: str) -> None:
+    theirs.get_submodule(there).load_state_dict(ours.get_submodule(here).state_dict())
+
+
+def our_gpt2(**settings: int) -> gpt.GPT:
+    """Of 124 million parameters, unless the settings make it smaller."""
+    torch.manual_seed(0)
+    return gpt.GPT(gpt.Config(**{**gpt.SIZES["gpt2"], **settings}))
+
+
+GPT2_BLOCK = {  # theirs: ours, of which there may be several side by side
+    "ln_1": ["around_attention.norm"],
+    "attn.c_attn": ["attention.score.query", "attention.score.key", "attention.value"],
+    "attn.c_proj": ["attention.output"],
+    "ln_2": ["around_feed_forward.norm"],
+    "mlp.c_fc": ["feed_forward.wide"],
+    "mlp.c_proj": ["feed_forward.narrow"],
+}
+
+
+def hugging_face_gpt2(model: gpt.GPT) -> GPT2LMHeadModel:
+    """Hugging Face's GPT-2 with our weights, its matrices transposed, and the faster of its two names for GELU."""
+    c = model.config
+    twin = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=c.vocab, n_embd=c.dim, n_layer=c.layers, n_head=c.heads, n_positions=c.context,
+            activation_function="gelu_pytorch_tanh", layer_norm_epsilon=c.epsilon, bos_token_id=None, eos_token_id=None,
+            resid_pdrop=c.dropout, embd_pdrop=c.dropout, attn_pdrop=c.attention_dropout,
+        )
+    )  # fmt: skip
+    for there, here in {"wte": "words", "wpe": "positions.table", "ln_f": "norm"}.items():
+        _copy(twin.transformer, there, model, here)
+    with torch.no_grad():
+        for layer, block in zip(twin.transformer.h, model.blocks, strict=True):
+            for there, several in GPT2_BLOCK.items():
+                parts = [block.get_submodule(here) for here in several]
+                layer.get_submodule(there).weight.copy_(torch.cat([part.weight.t() for part in parts], -1))
+                layer.get_submodule(there).bias.copy_(torch.cat([part.bias for part in parts]))
+    return twin
 
 
 class Plain(nn.Module):

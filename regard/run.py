@@ -133,7 +133,9 @@ def evaluate(
     """
     pipeline = load(folder, device=device)
     if not files and not has(pipeline.recipe.data, split):
-        raise DataError(f"{folder} has no {split} split; name files with --data SOURCE TARGET")
+        other = next((name for name in ("valid", "test") if has(pipeline.recipe.data, name)), None)
+        hint = f"write --split {other}, or name files" if other else "name files"
+        raise DataError(f"{folder} has no {split} split; {hint} with --data")
     with _bar(console, f"evaluating on {split if not files else files[0]}") as tell:
         found = pipeline.measure(split, files, how or {}, say=_sayer(console), progress=tell)
     if split == "test" and not files and not how:

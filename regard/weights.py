@@ -80,17 +80,18 @@ def read_weights(path: Path, model: nn.Module) -> None:
 
 
 def begin_with(path: Path, model: nn.Module) -> list[str]:
-    """Into a model that was built for something else: all weights of equal name and shape, and the first rows of a
-    table that has grown. Gives the names of those that begin fresh.
+    """Into a model that was built for something else: all weights of equal name and shape, and the first rows of
+    those with a row for each word, where the vocabulary has grown. Gives the names of those that begin fresh.
     """
     found, fresh = load_weights(path), []
+    vocab = len(found["words.weight"]) if "words.weight" in found else 0
     with torch.no_grad():
         for name, tensor in weights(model).items():
             old = found.get(name)
-            if old is None or old.ndim != tensor.ndim or old.shape[1:] != tensor.shape[1:] or len(old) > len(tensor):
-                fresh.append(name)
-            elif len(old) == len(tensor) or tensor.ndim == 2:
-                tensor[: len(old)].copy_(old) if old.ndim else tensor.copy_(old)
+            if old is not None and old.shape == tensor.shape:
+                tensor.copy_(old)
+            elif old is not None and len(old) == vocab < len(tensor) and old.shape[1:] == tensor.shape[1:]:
+                tensor[:vocab].copy_(old)
             else:
                 fresh.append(name)
     return fresh

@@ -44,6 +44,7 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "one head": {"heads": 1, "layers": 1},
         "odd": {"dim": 15, "heads": 3},
         "bias": {"bias": True, "activation": "gelu"},
+        **{score: {"score": score} for score in ("dot", "general", "additive", "concat", "mlp", "cosine", "location")},
     },
     "seq2seq": {
         "bahdanau": {},

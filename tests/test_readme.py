@@ -116,6 +116,8 @@ def test_commands(command: str, folder: Path, capsys: pytest.CaptureFixture[str]
             assert all(word in told for word in words if word.startswith("--"))
         case ["regard", "train", name, *words] if name in list_recipes() and "--print-config" not in words:
             run(f"{command} --print-config")
+        case ["regard", "reproduce", *words] if "--show" not in words:
+            run(f"{command} --show")
         case ["regard", "train", _, "--out", out]:
             shutil.rmtree(out, ignore_errors=True)
             run(f"{command} {shlex.join(SHORT)}")

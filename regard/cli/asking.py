@@ -31,6 +31,8 @@ class EvaluateOptions(DecodeConfig):
     """Which split of the run's own data."""
     alignment: int = Field(0, ge=0)
     """Also the alignment error rate on so many phrases, where the true alignment is known: made = "spoken"."""
+    free_running: bool = False
+    """Also the perplexity of a decoder that hears itself; of systems that rewrite."""
     json_: bool = Field(False, alias="json")
     """Print JSON alone."""
     device: str = "auto"
@@ -75,9 +77,9 @@ class PredictOptions(DecodeConfig):
     prefix: str = ""
     """Words that every answer begins with."""
     top: int = Field(5, ge=1)
-    """So many likeliest words for a mask, or labels."""
+    """So many likeliest words for a mask, labels, or answers to a question."""
     embed: bool = False
-    """The vector of each text instead of an answer, as JSON; of systems that encode."""
+    """The vector of each text instead of an answer; of systems with one vocabulary."""
     pooling: Literal["mean", "first"] = "mean"
     """What that vector is made of: the mean of all tokens, or the first."""
     choices: tuple[str, ...] = ()

@@ -16,8 +16,8 @@ from regard.reproduce import STUDIES, find_study
 
 class ReproduceOptions(Config):
     data: str | None = None
-    """The data set; each table has its own: attention has spoken and multi30k, ladder has multi30k, length has copy
-    and spoken."""
+    """The data set; each table has its own: attention has spoken and multi30k, gpt-ablation has glue, ladder has
+    multi30k, length has copy and spoken."""
     cells: tuple[str, ...] = ()
     """Some cells of the table only."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = ()
@@ -33,7 +33,7 @@ class ReproduceOptions(Config):
     out: str | None = None
     """Where the runs and the table are; runs/TABLE-DATA when left out."""
     show: bool = False
-    """Begin nothing: show what is there."""
+    """Begin and write nothing: print what is there."""
 
 
 def reproduce(argv: list[str]) -> None:
@@ -49,13 +49,18 @@ def reproduce(argv: list[str]) -> None:
     jobs = list(study.jobs(cells, list(dict.fromkeys(seeds)), folder, train))
 
     from regard.reproduce.results import read
-    from regard.reproduce.table import show
+    from regard.reproduce.table import print_table, write_table
     from regard.reproduce.work import check, work
 
+    if options.show:
+        print_table(study, read(study, jobs), out)
+        return
     for job in jobs:
         check(job)
-    failed = [] if options.show else work(jobs, out, at_once=options.side_by_side)
-    show(study, read(study, jobs), folder, out)
+    failed = work(jobs, out, at_once=options.side_by_side)
+    rows = read(study, jobs)
+    print_table(study, rows, out)
+    write_table(study, rows, folder, out)
     if failed:
         names = "; ".join(job.name for job in failed)
         raise RegardError(f"{len(failed)} of {len(jobs)} runs failed: {names}; the same command tries them again")

@@ -18,7 +18,15 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
-ASKED = ("prefix", "top", "embed", "pooling", "choices", "shots")  # settings of an answer besides how it is decoded
+ASKED = (
+    "prefix",
+    "top",
+    "embed",
+    "pooling",
+    "choices",
+    "shots",
+    "free_running",
+)  # settings of an answer besides how it is decoded
 
 
 def program() -> str:

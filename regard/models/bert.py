@@ -94,7 +94,7 @@ class Bert(nn.Module):
         """(B, T) -> (B, T, dim). `segments` says of each token in which part of the text it is; False in `real` is
         padding, and what stands there afterwards means nothing.
         """
-        mask, positions = _mask(real), self.positions(0, tokens.shape[1])
+        mask, positions = self._mask(real), self.positions(0, tokens.shape[1])
         segments = torch.zeros_like(tokens) if segments is None else segments
         places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         if mask.spans is not None:
@@ -104,6 +104,12 @@ class Bert(nn.Module):
         for block in self.encoder:
             x, _ = block(x, mask)
         return x if mask.spans is None else mask.spans.unpack(x)
+
+    def _mask(self, real: Tensor | None) -> Mask:
+        compiled = torch.compiler.is_compiling() or self.encoder[0]._compiled_call_impl is not None
+        if real is None or compiled:  # a graph wants shapes that do not depend on the data
+            return Mask(keys=real)
+        return Mask() if real.all() else Mask(spans=Spans(real))
 
     def summary(self, hidden: Tensor, last: Tensor | None = None) -> Tensor:
         """A text in one vector, (B, T, dim) -> (B, dim), from its first token; of its `last` nothing is asked."""
@@ -132,12 +138,6 @@ class MaskedHead(Head):
 
     def _change(self, hidden: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(hidden)))
-
-
-def _mask(real: Tensor | None) -> Mask:
-    if torch.compiler.is_compiling():  # a graph wants shapes that do not depend on the data
-        return Mask(keys=real)
-    return Mask() if real is None or real.all() else Mask(spans=Spans(real))
 
 
 def _block(config: Config) -> Block:

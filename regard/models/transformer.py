@@ -43,6 +43,8 @@ class Config(ModelConfig):
     """On the output of each sublayer and on the embeddings, as in the paper."""
     attention_dropout: float = Field(0.0, ge=0, lt=1)
     activation_dropout: float = Field(0.0, ge=0, lt=1)
+    score: Literal["dot", "scaled_dot", "general", "additive", "concat", "mlp", "cosine", "location"] = "scaled_dot"
+    """How well a query and a key match; additive, concat, mlp and location do not run in the fused kernel."""
     norm: Literal["post", "pre"] = "post"
     """After each residual, as in the paper, or before each sublayer."""
     normalise: Literal["layer", "layer_unbiased", "batch", "none"] = "layer"
@@ -116,7 +118,10 @@ class Transformer(Autoregressive):
 
 def _block(config: Config, cross: bool = False) -> Block:
     def attention() -> Attention:
-        return Attention(config.dim, heads=config.heads, dropout=config.attention_dropout, bias=config.bias)
+        return Attention(
+            config.dim, score=config.score, heads=config.heads, values="projected",
+            dropout=config.attention_dropout, bias=config.bias,
+        )  # fmt: skip
 
     feed_forward = FeedForward(config.dim, config.hidden, config.activation, config.activation_dropout)
     residual, norm = RESIDUALS[config.norm], NORMS[config.normalise]

@@ -51,7 +51,8 @@ class Asked(Pipeline):
         if not files:
             yield self.recipe, self.folder, split
             return
-        data = self.recipe.data.model_copy(update={"test": tuple(files)})
+        made = {"made": None} if "made" in type(self.recipe.data).model_fields else {}
+        data = self.recipe.data.model_copy(update={"test": tuple(files), **made})
         with TemporaryDirectory() as scratch:
             yield self.recipe.model_copy(update={"data": data}), Path(scratch), "test"
 

@@ -93,7 +93,9 @@ class Pipeline:
     def decoding(self, **how: Any) -> DecodeConfig:
         """The recipe's [decode] with some settings changed. One that would have no effect is refused, not ignored."""
         config = DecodeConfig(**{**self.recipe.decode.model_dump(), **how})
-        idle = [name for name in ("temperature", "top_k", "top_p", "min_p") if name in how]
-        if idle and not config.sample:
-            raise ConfigError(f"{idle[0]}: only sampling uses it; add sample (--sample), or leave it out")
+        for name in how:
+            if name in ("temperature", "top_k", "top_p", "min_p") and not config.sample:
+                raise ConfigError(f"{name}: only sampling uses it; add sample (--sample), or leave it out")
+            if name in ("beam", "expand", "penalty", "alpha", "coverage") and config.sample:
+                raise ConfigError(f"{name}: sampling has no use for it; add --sample false, or leave it out")
         return config

@@ -78,7 +78,9 @@ class Rewriter(Pipeline):
     def measure(
         self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress
     ) -> dict[str, float]:
-        recipe = self.recipe.model_copy(update={"decode": self.decoding(**how)})
+        asked = dict(how)
+        free = bool(asked.pop("free_running", False))
+        recipe = self.recipe.model_copy(update={"decode": self.decoding(**asked)})
         task = recipe.task
         assert isinstance(task, RewriteTask)
         with TemporaryDirectory() as scratch:
@@ -88,7 +90,7 @@ class Rewriter(Pipeline):
             held = hold(recipe, place, split, self.tokenizers, say)
             return measure(
                 self.model, self.tokenizers, held, recipe.decode, bleu_of(recipe),
-                free_running=task.free_running, tokens=recipe.train.tokens, progress=progress,
+                free_running=free or task.free_running, tokens=recipe.train.tokens, progress=progress,
             )  # fmt: skip
 
 

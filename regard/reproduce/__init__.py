@@ -4,6 +4,7 @@ study      what a table is made of; needs no torch
 attention  every attention of the lectures in one table
 ladder     from one vector to the Transformer, by published definitions
 length     quality against length
+ablation   what pre-training, the auxiliary loss and the Transformer are worth to GPT
 work       from jobs to finished runs, here or side by side
 results    what finished runs say
 table      in the terminal, as Markdown, as JSON
@@ -13,12 +14,18 @@ plot       as a figure
 from __future__ import annotations
 
 from regard.errors import ConfigError, nearest
+from regard.reproduce.ablation import ABLATION
 from regard.reproduce.attention import ATTENTION
 from regard.reproduce.ladder import LADDER
 from regard.reproduce.length import LENGTH
 from regard.reproduce.study import Study
 
-STUDIES: dict[str, dict[str, Study]] = {"attention": ATTENTION, "ladder": LADDER, "length": LENGTH}
+STUDIES: dict[str, dict[str, Study]] = {
+    "attention": ATTENTION,
+    "ladder": LADDER,
+    "length": LENGTH,
+    "gpt-ablation": ABLATION,
+}
 
 
 def find_study(name: str, data: str | None) -> tuple[str, Study]:

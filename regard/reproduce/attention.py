@@ -50,7 +50,6 @@ ATTENTION = {
     "spoken": Study(
         title="Attentions on numbers, dates, times and prices in words, English → German",
         recipe="spoken-rnn",
-        settings={"task": {"free_running": True}},
         cells=tuple(Cell(cell.name, cell.settings) for cell in CELLS),  # nothing is published of this task
         columns=("exact", "perplexity", FREE, *COSTS),
         draw=points,
@@ -60,7 +59,6 @@ ATTENTION = {
     "multi30k": Study(
         title="Attentions on Multi30k, German → English, test2016",
         recipe="multi30k-de-en-rnn",
-        settings={"task": {"free_running": True}},
         cells=CELLS,
         columns=("bleu", "perplexity", FREE, *COSTS),
         draw=points,

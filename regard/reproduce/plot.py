@@ -28,7 +28,7 @@ def points(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
             if mean is None:
                 axes.text(0.02, height, "not run", transform=axes.get_yaxis_transform(), va="center", color="0.5")
                 continue
-            axes.scatter(row.values(name), [height] * len(row.found), s=9, color="0.6")
+            axes.scatter(row.values(name), [height] * len(row.values(name)), s=9, color="0.6")
             axes.errorbar(mean, height, xerr=row.spread(name) or 0.0, fmt="o", color="C0", capsize=3)
         axes.set_yticks(range(len(rows)), [row.cell.name for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)

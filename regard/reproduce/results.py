@@ -13,8 +13,10 @@ import torch
 
 from regard.models import build
 from regard.pipeline import read_run
-from regard.reproduce.study import Cell, Job, Report, Study
+from regard.reproduce.study import AVERAGE, Cell, Job, Report, Study
 from regard.training.log import Line, read_metrics
+
+SUMMED = ("minutes", "flops")  # over data sets
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,27 @@ def read(study: Study, jobs: Sequence[Job]) -> list[Row]:
     rows = []
     for cell in dict.fromkeys(job.cell.name for job in jobs):
         mine = [job for job in jobs if job.cell.name == cell]
-        found = {job.seed: _read(study, job.folder) for job in mine if job.finished}
-        rows.append(Row(mine[0].cell, len(mine), found))
+        seeds = dict.fromkeys(job.seed for job in mine)
+        done = {seed: [job for job in mine if job.seed == seed and job.finished] for seed in seeds}
+        found = {seed: _found(study, some) for seed, some in done.items() if some}
+        rows.append(Row(mine[0].cell, len(seeds), found))
     return rows
+
+
+def _found(study: Study, jobs: Sequence[Job]) -> Found:
+    """The run of a cell and a seed; or its runs on several data sets, together."""
+    each = [_read(study, job.folder) for job in jobs]
+    if not study.parts:
+        return each[0]
+    report = {job.part.name: one.report[job.part.measure] for job, one in zip(jobs, each, strict=True)}
+    if len(each) == len(study.parts):
+        mean = statistics.fmean(measure["value"] for measure in report.values())
+        report[AVERAGE] = {"value": mean, "definition": f"unweighted mean of {', '.join(report)}"}
+    for cost in SUMMED:
+        first, *_ = (one.report[cost] for one in each)
+        report[cost] = {**first, "value": sum(one.report[cost]["value"] for one in each)}
+    device = ", ".join(dict.fromkeys(one.device for one in each))
+    return Found(report, device, sum(one.steps for one in each))
 
 
 def _read(study: Study, folder: Path) -> Found:
@@ -77,5 +97,5 @@ def _costs(folder: Path, last: Line) -> Report:
     return {
         "parameters": {"value": size, "definition": "numbers that were trained"},
         "minutes": {"value": last["seconds"] / 60, "definition": minutes},
-        "flops": {"value": last["flops"], "definition": "of all training steps, as PyTorch counts one batch"},
+        "flops": {"value": last["flops"], "definition": "of all training steps, counted on one batch"},
     }

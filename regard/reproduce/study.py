@@ -2,14 +2,15 @@
 
 study   one table on one data set: cells × seeds, all from one recipe
 cell    a line of it: a name, and settings laid over the recipe
-job     a cell with a seed: an ordinary run folder, OUT/CELL/seed-N
+part    one data set of several, where a table has a column for each
+job     a cell with a seed: an ordinary run folder, OUT/CELL/seed-N or OUT/CELL/PART/seed-N
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Report = dict[str, dict[str, Any]]  # measures with value and definition, as in evaluation.json
 
+AVERAGE = "average"  # the column over all parts
 COSTS = ("parameters", "minutes", "flops")  # columns besides what the task measures
 
 
@@ -39,19 +41,36 @@ class Cell:
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     published: Published | None = None
+    begin: str = ""
+    """A recipe that is trained first, once for the whole table: its tokens and model are the cell's, and its weights
+    are begun with."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One data set of several: each cell is trained on each."""
+
+    name: str
+    recipe: str
+    measure: str = ""
+    """What the column of this name shows."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Job:
     cell: Cell
+    part: Part
     seed: int
     folder: Path
     values: dict[str, Any]
     """Of its recipe."""
+    begins: Job | None = None
+    """With the weights of this one."""
 
     @property
     def name(self) -> str:
-        return f"{self.cell.name}, seed {self.seed}"
+        return ", ".join(filter(None, (self.cell.name, self.part.name, f"seed {self.seed}")))
 
     @property
     def begun(self) -> bool:
@@ -76,11 +95,13 @@ def evaluation(folder: Path) -> Report:
 @dataclass(frozen=True)
 class Study:
     title: str
-    recipe: str
     cells: tuple[Cell, ...]
     columns: tuple[str, ...]
     """Measures and costs to show; the first is what the table is about."""
     draw: Callable[[Study, Sequence[Row], Path], list[Path]]
+    recipe: str = ""
+    """That of all cells; or there are parts, each with its own."""
+    parts: tuple[Part, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Laid over the recipe for all cells."""
     measure: Callable[[Path], Report] = evaluation
@@ -99,9 +120,26 @@ class Study:
 
     def jobs(self, cells: Sequence[Cell], seeds: Sequence[int], out: Path, train: Mapping[str, Any]) -> Iterator[Job]:
         """Seed by seed, so that the whole table is there early; `train` is laid over every recipe's [train]."""
-        base = merge(read_toml(find_recipe(self.recipe)), dict(self.settings))
         for seed in seeds:
             for cell in cells:
-                head = {"title": f"{self.title}: {cell.name}", "command": "", "machine": "", "minutes": 0, "result": ""}
-                values = merge(merge(base, dict(cell.settings)), {**head, "train": {**train, "seed": seed}})
-                yield Job(cell, seed, out / cell.name / f"seed-{seed}", values)
+                for part in self.parts or (Part("", self.recipe),):
+                    yield self._job(cell, part, seed, out, train)
+
+    def _job(self, cell: Cell, part: Part, seed: int, out: Path, train: Mapping[str, Any]) -> Job:
+        values = merge(merge(read_toml(find_recipe(part.recipe)), dict(self.settings)), dict(part.settings))
+        begins = self._first(cell.begin, out, train) if cell.begin else None
+        if begins is not None:
+            values |= {name: begins.values.get(name, {}) for name in ("system", "tokens", "model")}
+            values = merge(values, {"train": {"begin": str(begins.folder)}})
+        folder = out / cell.name / part.name / f"seed-{seed}"
+        return self._settled(Job(cell, part, seed, folder, merge(values, dict(cell.settings)), begins), train)
+
+    def _first(self, recipe: str, out: Path, train: Mapping[str, Any]) -> Job:
+        """A run that others begin with has one seed: theirs are those of what comes after it."""
+        name = Path(recipe).stem
+        return self._settled(Job(Cell(name), Part("", recipe), 0, out / name, read_toml(find_recipe(recipe))), train)
+
+    def _settled(self, job: Job, train: Mapping[str, Any]) -> Job:
+        title = ": ".join(filter(None, (self.title, job.cell.name, job.part.name)))
+        head = {"title": title, "command": "", "machine": "", "minutes": 0, "result": ""}
+        return replace(job, values=merge(job.values, {**head, "train": {**train, "seed": job.seed}}))

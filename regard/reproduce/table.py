@@ -18,9 +18,8 @@ PLAIN, FINE = "{:.1f}", "{:.2f}"
 FORMS = {"bleu": FINE, "perplexity": FINE, "free_perplexity": FINE, "parameters": "{:,.0f}", "flops": "{:.1e}"}
 
 
-def show(study: Study, rows: Sequence[Row], folder: Path, console: Console) -> None:
-    """Prints the table; where its folder is, table.md, table.json and the figure are written beside the runs."""
-    _print(study, rows, console)
+def write_table(study: Study, rows: Sequence[Row], folder: Path, console: Console) -> None:
+    """table.md, table.json and the figure, beside the runs."""
     if not folder.is_dir():
         return
     try:
@@ -34,7 +33,7 @@ def show(study: Study, rows: Sequence[Row], folder: Path, console: Console) -> N
     console.print("\n" + "\n".join(map(str, files)), markup=False, soft_wrap=True)
 
 
-def _print(study: Study, rows: Sequence[Row], console: Console) -> None:
+def print_table(study: Study, rows: Sequence[Row], console: Console) -> None:
     """Lines as long as they are: a narrow terminal folds them, but nothing of a figure is ever left out."""
     lines = cells(study, rows)
     wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -65,7 +64,8 @@ def cells(study: Study, rows: Sequence[Row]) -> list[list[str]]:
     """The head and a line for each cell, all as text; one that was not run says so."""
     head = ["cell", *map(short, study.columns), "seeds", "published"]
     lines = [
-        [row.cell.name, *(figure(row, name) for name in study.columns), _seeds(row), _published(row)] for row in rows
+        [row.cell.name, *(figure(row, name) for name in study.columns), _seeds(study, row), _published(row)]
+        for row in rows
     ]
     return [head, *lines] if any(row.cell.published for row in rows) else [line[:-1] for line in (head, *lines)]
 
@@ -82,9 +82,10 @@ def figure(row: Row, name: str) -> str:
     return form.format(mean) + (f" ± {form.format(spread)}" if spread is not None and name not in COSTS else "")
 
 
-def _seeds(row: Row) -> str:
-    count = len(row.found)
-    return "not run" if not count else str(count) if count == row.wanted else f"{count} of {row.wanted}"
+def _seeds(study: Study, row: Row) -> str:
+    """Those that have what the table is about."""
+    count = len(row.values(study.columns[0]))
+    return "not run" if not row.found else str(count) if count == row.wanted else f"{count} of {row.wanted}"
 
 
 def _published(row: Row) -> str:
@@ -120,6 +121,7 @@ def as_json(study: Study, rows: Sequence[Row]) -> dict[str, object]:
     return {
         "title": study.title,
         "recipe": study.recipe,
+        "parts": [asdict(part) for part in study.parts],
         "settings": study.settings,
         "columns": study.columns,
         "notes": notes(study, rows),

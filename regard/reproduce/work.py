@@ -6,36 +6,51 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 
 from regard import run
-from regard.config import Recipe, write_toml
-from regard.data.text import BadLines
+from regard.config import Recipe, Split, write_toml
+from regard.data.text import find
 from regard.errors import ConfigError, RegardError
 from regard.pipeline import read_run
-from regard.prepare.rewrite import examples
 from regard.reproduce.study import Job
 from regard.training.stop import Stop, Stopped
 from regard.weights import write
 
-OPEN = {"train.device", "model.vocab", "model.source_vocab"}  # not the cell's: the last two are the data's
+# Not the cell's, but the machine's, the folder's or the data's.
+OPEN = {"train.device", "train.begin", "model.vocab", "model.source_vocab", "model.labels", "data.labels"}
 PAUSE = 0.2  # seconds between looks at the processes
 
 
 def work(jobs: Sequence[Job], console: Console, *, at_once: int = 1) -> list[Job]:
     """Brings every run to its end, one after another here or several at a time elsewhere; gives those that failed."""
     waiting = [job for job in jobs if not job.finished]
-    if waiting:
-        next(examples(waiting[0].recipe().data, "train", BadLines()), None)  # data that is missing is missed by all
-    return _here(waiting, console) if at_once == 1 else _elsewhere(waiting, console, at_once)
+    first = [job for job in _begun_with(waiting) if not job.finished]
+    _find_files([*first, *waiting])
+    _bring(first, console, at_once)
+    ready = [job for job in waiting if job.begins is None or job.begins.finished]
+    return [job for job in waiting if job not in ready] + _bring(ready, console, at_once)
+
+
+def _begun_with(jobs: Iterable[Job]) -> Iterable[Job]:
+    return {job.begins.folder: job.begins for job in jobs if job.begins is not None}.values()
+
+
+def _find_files(jobs: Iterable[Job]) -> None:
+    """Data that is missing is missed before anything is begun."""
+    data = [job.recipe().data for job in jobs]
+    for name in dict.fromkeys(name for one in data for split in get_args(Split) for name in getattr(one, split)):
+        find(name)
 
 
 def check(job: Job) -> None:
     """Its recipe can be; and a run with other settings is not this cell, whatever its folder is called."""
+    if job.begins is not None:
+        check(job.begins)
     asked = dict(_settings(job.recipe()))
     for name, value in _settings(read_run(job.folder)) if job.begun else ():
         if name not in OPEN and value != asked.get(name):
@@ -50,6 +65,10 @@ def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     yield "system", recipe.system
     for part in ("data", "tokens", "task", "model", "train", "decode"):
         yield from ((f"{part}.{name}", value) for name, value in whole[part].items())
+
+
+def _bring(jobs: Sequence[Job], console: Console, at_once: int) -> list[Job]:
+    return _here(jobs, console) if at_once == 1 else _elsewhere(jobs, console, at_once)
 
 
 def _here(jobs: Sequence[Job], console: Console) -> list[Job]:

@@ -348,7 +348,7 @@ def by_shots(
     model: Autoregressive,
     tokenizer: Tokenizer,
     *,
-    count: int = 500,
+    count: int = 1000,
     split: Split = "test",
     among: Among = "all",
 ) -> dict[int, Measure]:
@@ -356,7 +356,7 @@ def by_shots(
     found = {}
     for shots in range(0 if among == "all" else 1, len(KEYS) + 1):
         hits = _hits(model, tokenizer, list(questions(split, count, shots=shots, among=among)))
-        most = f"{best_accuracy(shots, among):.1f} is the most that what was shown can give"
+        most = f"{best_accuracy(shots, among):.1f} is the most that what was shown can give on average"
         definition = f"likeliest value right, in % of {count} questions after {shots} demonstrations; {most}"
         found[shots] = Measure(100 * hits / count, definition)
     return found

@@ -22,7 +22,7 @@ from regard.reproduce import STUDIES
 from regard.reproduce.plot import points
 from regard.reproduce.results import read
 from regard.reproduce.study import Cell, Job, Published, Study
-from regard.reproduce.table import as_json, markdown, show
+from regard.reproduce.table import as_json, markdown, print_table, write_table
 from regard.reproduce.work import check, work
 from regard.training.stop import Stopped
 from regard.weights import load_weights
@@ -205,7 +205,9 @@ def test_a_table_says_what_was_run_and_what_was_not(made: Made) -> None:
 def test_the_three_forms_agree(made: Made) -> None:
     study, jobs, out = made
     rows, printed = read(study, [jobs[0], jobs[3]]), io.StringIO()
-    show(study, rows, out, Console(file=printed, width=200))
+    console = Console(file=printed, width=200)
+    print_table(study, rows, console)
+    write_table(study, rows, out, console)
     told = json.loads((out / "table.json").read_text("utf-8"))
     assert told == json.loads(json.dumps(as_json(study, rows)))
     narrow, wide = told["cells"]
@@ -229,14 +231,13 @@ def test_the_three_forms_agree(made: Made) -> None:
 
 def test_a_table_of_nothing_is_shown_and_leaves_nothing(study: Study, tmp_path: Path) -> None:
     rows, printed = read(study, jobs_of(study, tmp_path / "out", "narrow", "wide")), io.StringIO()
-    show(study, rows, tmp_path / "out", Console(file=printed, width=200))
+    print_table(study, rows, Console(file=printed, width=200))
     assert printed.getvalue().count("not run") == 2
     assert not (tmp_path / "out").exists()
 
 
-def test_a_table_that_cannot_be_written_is_shown_all_the_same(study: Study, tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_written_says_so(study: Study, tmp_path: Path) -> None:
     (tmp_path / "out" / "table.md").mkdir(parents=True)
-    printed = io.StringIO()
+    rows = read(study, jobs_of(study, tmp_path / "out", "wide"))
     with pytest.raises(RegardError, match=r"out: cannot be written: .*; make room, or choose another --out"):
-        show(study, read(study, jobs_of(study, tmp_path / "out", "wide")), tmp_path / "out", Console(file=printed))
-    assert "not run" in printed.getvalue()
+        write_table(study, rows, tmp_path / "out", Console(quiet=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from itertools import islice
@@ -11,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from torch import Tensor
 
-from regard.config import DecodeConfig
+from regard.config import DecodeConfig, merge, read_toml
 from regard.core.autoregressive import Autoregressive
 from regard.core.state import State
 from regard.data import maps, music
@@ -22,6 +24,7 @@ from regard.data.stream import Piece, Stream
 from regard.data.tokenizer import EOS, UNK, Tokenizer
 from regard.errors import ConfigError, DataError
 from regard.models.gpt import GPT, Config
+from regard.recipes import find_recipe
 from regard.tasks import Task
 from regard.tasks.language import (
     Language,
@@ -351,6 +354,15 @@ def test_demonstrations_teach_a_model_that_has_learnt_to_be_taught(tmp_path: Pat
     assert all(found[shots + 2] > found[shots] for shots in range(7))
     assert "400 questions after 4 demonstrations; 55.0 is the most that what was shown can give" in found[4].definition
     assert min(by_shots(model, words, count=200, among="shown").values()) > 70
+
+
+def test_a_run_that_learnt_from_demonstrations_is_measured_by_their_number(tmp_path: Path) -> None:
+    values = merge(read_toml(find_recipe("maps")), {"data": {"count": 50}, "train": {"steps": 1, "device": "cpu"}})
+    tiny.train(tmp_path / "run", merge(values, {"model": {"dim": 8, "layers": 1}}))
+    told = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert [name for name in told if name.startswith("shots")] == [f"shots {shots}" for shots in range(9)]
+    assert "after 3 demonstrations" in told["shots 3"]["definition"]
+    assert {"loss", "perplexity"} < set(told)
 
 
 def test_what_a_frame_costs_is_the_cost_of_its_words() -> None:
