@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard.errors import ConfigError
 from regard.tasks import Loss
-from regard.training import Run, settle, start, train
+from regard.training import Run, loop, settle, start, train
 from regard.training.checkpoint import average, path_of
 from regard.training.flops import flops_per_token
 from regard.training.log import read_metrics
@@ -155,24 +155,14 @@ def test_precision_is_that_of_training_and_evaluation_is_full(
     assert seen == {(True, dtype), (False, torch.float32)}
 
 
-def test_compiling_changes_neither_names_nor_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_compiled_once_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[nn.Module] = []
-    compile_module = nn.Module.compile
-
-    def eagerly(self: nn.Module) -> None:  # the same tracing without the C++ compiler
-        compiled.append(self)
-        compile_module(self, backend="eager")
-
-    monkeypatch.setattr(nn.Module, "compile", eagerly)
-    toy.go(tmp_path / "plain", steps=4)
-    config = toy.config(steps=4, compile=True)
-    run = toy.fresh(tmp_path / "compiled", config)
-    run.model.head = run.model.hidden
-    train(run, toy.Toy(), config, lambda text: None)
-    assert compiled == [run.model, run.model.hidden]
-    assert {name for name, _ in run.model.named_parameters()} == {name for name, _ in toy.Bigram().named_parameters()}
-    for name, tensor in load_weights(tmp_path / "plain" / "model.safetensors").items():
-        torch.testing.assert_close(weights(run.model)[name], tensor)
+    monkeypatch.setattr(loop, "compile_in_place", compiled.append)
+    for wanted in (False, True):
+        config = toy.config(steps=2, compile=wanted)
+        run = toy.fresh(tmp_path / str(wanted), config)
+        train(run, toy.Toy(), config, lambda text: None)
+    assert compiled == [run.model]
 
 
 # ---- arithmetic
