@@ -40,11 +40,18 @@ class Attention(Packable):
         values: str | None = None,
     ) -> None:
         super().__init__()
+        memory_dim = dim if memory_dim is None else memory_dim
+        for name, number, instead in (
+            ("dim", dim, "write the width of your queries"),
+            ("memory_dim", memory_dim, "leave it out where the memory is as wide as the queries"),
+            ("heads", heads, "write heads=1 for a single one"),
+        ):
+            if number < 1:
+                raise ConfigError(f"{name}={number} came, but 1 or more is wanted; {instead}")
         if dim % heads:
             fits = max(h for h in range(1, heads) if dim % h == 0)
             raise ConfigError(f"dim={dim} does not divide into heads={heads}; try heads={fits}")
-        memory_dim = memory_dim or dim
-        self.score = score if isinstance(score, Score) else make_score(score, dim, memory_dim, heads, bias=bias)
+        self.score = make_score(score, dim, memory_dim, heads, bias=bias)
         values = values or ("memory" if isinstance(self.score, Dot) else "projected")
         if values not in VALUES:
             raise ConfigError(f"values={values!r} is not known; {nearest(values, VALUES)}")
@@ -54,17 +61,19 @@ class Attention(Packable):
         self.value: nn.Module = nn.Identity() if plain else Linear(memory_dim, dim, bias=bias)
         self.output: nn.Module = nn.Identity() if plain else Linear(dim, dim, bias=bias)
         self.width = memory_dim if plain else dim  # of what is read
-        self.heads, self.dropout = heads, dropout
+        self.dim, self.memory_dim, self.heads, self.dropout = dim, memory_dim, heads, dropout
         self.probes: tuple[Probe, ...] = ()  # set by watch
         self.quiet: tuple[int, ...] = ()  # silent heads, once for each who silenced them; set by silence, as is
         self.gain: Tensor | None = None  # (H,) zero for silent heads
 
     def project(self, memory: Tensor) -> KV:
         """Keys and values of a memory, to be computed once and looked at often."""
+        self._check(memory, "memory_dim")
         return KV.of(self._split(self.score.key(memory)), self._split(self.value(memory)))
 
     def weigh(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
         """(B, H, Q, K): non-negative, each row sums to one; a row with nothing to see is zero."""
+        self._check(x, "dim")
         q, mask = _gather(self._split(self.score.query(x)), kv.rows), mask.shared(len(x), kv.rows)
         return _scatter(_weigh(self.score(q, kv.keys, _place(q, kv, mask)), mask), len(x))
 
@@ -84,10 +93,12 @@ class Attention(Packable):
 
     def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
         """`read(weigh(x))` in one fused kernel, where the score is a dot product."""
+        self._check(x, "dim")
         return self._look(self._split(self.score.query(x)), kv, mask)
 
     def inward(self, x: Tensor, past: KV | None = None, mask: Mask = Mask()) -> tuple[Tensor, KV]:
         """Self-attention: x looks at itself and at what came before it, which comes back with x at its end."""
+        self._check(x, "dim")
         if self.packed is None or not self.packed.fits():
             new = self.project(x)
             seen = new if past is None else past.extend(new)
@@ -120,6 +131,7 @@ class Attention(Packable):
 
         `mask`: a `Mask`, or a tensor that is True where one may look: (B, K), (B, Q, K) or (B, heads, Q, K).
         """
+        self._check(x, "dim")
         return self.look(x, self.project(x if memory is None else memory), Mask.of(mask))
 
     def pack(self) -> None:
@@ -151,6 +163,18 @@ class Attention(Packable):
         if self.gain is not None:
             weights = weights * probe.of_heads(self.gain.to(weights)[None, :, None, None])
         probe.keep(weights)
+
+    def _check(self, x: Tensor, width: str) -> None:
+        """Queries are `dim` wide, and a memory `memory_dim`."""
+        wanted = getattr(self, width)
+        if x.ndim == 3 and x.shape[-1] == wanted:
+            return
+        what, instead = "queries" if width == "dim" else "a memory", f"write {width}={x.shape[-1]}"
+        if x.ndim != 3:
+            instead = "put the batch first, also where it is a batch of one"
+        elif width == "memory_dim" and isinstance(self.score, Dot):
+            instead += " and score='general', which brings the query to the keys' width, or 'scaled_dot'"
+        raise ValueError(f"{what} of shape {tuple(x.shape)} came, but (batch, words, {wanted}) is wanted; {instead}")
 
     def _split(self, x: Tensor) -> Tensor:  # (B, Q, dim) -> (B, H, Q, D)
         return x.view(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).transpose(1, 2)

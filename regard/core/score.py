@@ -25,6 +25,7 @@ from regard.errors import ConfigError, DataError, nearest
 CHUNK = 2**23  # most numbers alive at once on a CPU where every query meets every key in a hidden layer: 32 MiB, which
 # go back to the system when they are freed; of smaller pieces the heap keeps a gigabyte
 CHUNK_GPU = 2**26
+BEYOND = ("ignore", "refuse")
 
 
 class Place(NamedTuple):
@@ -44,6 +45,8 @@ class Dots(NamedTuple):
 
 class Score(nn.Module):
     """Base of all scores: `query` and `key` project, then `prepare` or `forward` compares."""
+
+    heads: int | None = None  # for how many it was built; None: any number will do
 
     def __init__(self, query: nn.Module, key: nn.Module) -> None:
         super().__init__()
@@ -67,10 +70,12 @@ class Score(nn.Module):
 class Dot(Score):
     """q · k, without projections: both sides must be equally wide."""
 
+    name = "dot"
+
     def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
         if dim != memory_dim:
             raise ConfigError(
-                f"score 'dot' compares equal widths, but queries have {dim} and keys {memory_dim}; "
+                f"score {self.name!r} compares equal widths, but queries have {dim} and keys {memory_dim}; "
                 "'general' brings the query to the keys' width, 'scaled_dot' projects both"
             )
         super().__init__(nn.Identity(), nn.Identity())
@@ -91,6 +96,8 @@ class ScaledDot(Score):
 
 class ScaledDotLiteral(Dot):
     """q · k / √‖k‖: the formula of a lecture slide that took the n of its source, a dimension, for a norm."""
+
+    name = "scaled_dot_literal"
 
     def prepare(self, q: Tensor, k: Tensor, place: Place) -> Dots:
         norm = k.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(k.dtype).tiny)
@@ -116,6 +123,7 @@ class Cosine(Score):
 
     def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
         super().__init__(Linear(dim, dim, bias=bias), Linear(memory_dim, dim, bias=bias))
+        self.heads = heads
         self.strength = nn.Parameter(torch.full((heads, 1, 1), math.log(math.expm1(1.0))))  # softplus of it is 1
 
     def prepare(self, q: Tensor, k: Tensor, place: Place) -> Dots:
@@ -144,6 +152,7 @@ class Additive(Score):
 
     def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
         super().__init__(Linear(dim, dim, bias=bias), Linear(memory_dim, dim, bias=False))
+        self.heads = heads
         self.v = nn.Parameter(torch.empty(heads, dim // heads, 1))
         nn.init.uniform_(self.v, -((heads / dim) ** 0.5), (heads / dim) ** 0.5)
 
@@ -215,8 +224,12 @@ class Location(Score):
         beyond: str = "ignore",
     ) -> None:
         _divides("location", memory_dim, heads)
+        if positions < 1:
+            raise ConfigError(f"positions={positions} leaves score 'location' no key to look at; write 1 or more")
+        if beyond not in BEYOND:
+            raise ConfigError(f"beyond={beyond!r} is not known; {nearest(beyond, BEYOND)}")
         super().__init__(Linear(dim, heads * positions, bias=bias), nn.Identity())
-        self.positions, self.beyond = positions, beyond
+        self.heads, self.positions, self.beyond = heads, positions, beyond
 
     def forward(self, q: Tensor, k: Tensor, place: Place) -> Tensor:
         keys = k.shape[-2]
@@ -225,9 +238,11 @@ class Location(Score):
         if self.beyond == "refuse":
             raise DataError(
                 f"a source of {keys} tokens came, but score 'location' has rows for {self.positions}; shorten it, "
-                "train with more positions, write beyond = \"ignore\", or take a score that looks, such as 'additive'"
+                'train with a larger model.positions, write model.beyond = "ignore", or take a score that looks, such '
+                "as 'additive'"
             )
-        return F.pad(q, (0, keys - self.positions), value=torch.finfo(q.dtype).min)
+        nothing = float("-inf")  # below what is put where one may not look: no share even of a row that sees nothing
+        return F.pad(q, (0, keys - self.positions), value=nothing)
 
 
 SCORES: dict[str, Callable[..., Score]] = {
@@ -246,10 +261,35 @@ SCORES: dict[str, Callable[..., Score]] = {
 }
 
 
-def make_score(name: str, dim: int, memory_dim: int, heads: int, *, bias: bool) -> Score:
-    if name not in SCORES:
-        raise ConfigError(f"score {name!r} is not known; {nearest(name, SCORES)}")
-    return SCORES[name](dim, memory_dim, heads, bias=bias)
+def make_score(score: str | Score, dim: int, memory_dim: int, heads: int, *, bias: bool) -> Score:
+    """The score of that name; or the one that came, where it fits."""
+    if isinstance(score, Score):
+        _suits(score, dim, memory_dim, heads)
+        return score
+    if not isinstance(score, str):
+        kind = score.__name__ if isinstance(score, type) else "ScaledDot"
+        raise ConfigError(
+            f"score={score!r} came, but a name or an instance is wanted; "
+            f"write score='scaled_dot', or score={kind}({dim}, {memory_dim}, heads={heads})"
+        )
+    if score not in SCORES:
+        raise ConfigError(f"score {score!r} is not known; {nearest(score, SCORES)}")
+    return SCORES[score](dim, memory_dim, heads, bias=bias)
+
+
+def _suits(score: Score, dim: int, memory_dim: int, heads: int) -> None:
+    kind = type(score).__name__
+    if score.heads not in (None, heads):
+        raise ConfigError(
+            f"score {kind} was built for heads={score.heads}, but the attention has heads={heads}; "
+            "build both with the same number"
+        )
+    for side, part, width in (("queries", score.query, dim), ("keys", score.key, memory_dim)):
+        if isinstance(part, nn.Linear) and part.in_features != width:
+            raise ConfigError(
+                f"score {kind} was built for {side} {part.in_features} wide, but the attention's are {width}; "
+                "build both with the same widths"
+            )
 
 
 def _along(hidden: Tensor, v: Tensor) -> Tensor:

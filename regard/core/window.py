@@ -2,9 +2,11 @@
 
     global    all of the source
     local-m   |i - p| ≤ D with p = t: the source is read in step with the target
-    local-p   p = S · σ(v · tanh(Wq)), predicted; and the weights fade with distance by exp(-(i - p)² / 2σ²), σ = D/2
+    local-p   p = (S - 1) · sigmoid(v · tanh(Wq)), predicted; and the weights fade by exp(-(i - p)² / 2σ²), σ = D/2
 
-The fading multiplies weights that sum to one already, so those of local-p sum to less: as the authors do it.
+The paper has p = S · sigmoid(…). Here words are counted from 0, so S would lie behind the last of them; the authors'
+code, which counts from 1, likewise goes from the first word to the last. The fading multiplies weights that sum to one
+already, so those of local-p sum to less: as the authors do it.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class LocalM(Global):
         self.reach = reach
 
     def forward(self, x: Tensor, step: int, mask: Mask, keys: int, sentences: int) -> View:
-        last = _lengths(mask, keys, x, sentences) - 1
+        last = lengths(mask, keys, x, sentences) - 1
         at = torch.minimum(torch.arange(step, step + x.shape[1], device=x.device)[None], last[:, None])
         return View(_near(mask, at, self.reach, keys))
 
@@ -60,7 +62,7 @@ class LocalP(Global):
         self.inner, self.place = nn.Linear(dim, dim, bias=False), nn.Linear(dim, 1, bias=False)
 
     def forward(self, x: Tensor, step: int, mask: Mask, keys: int, sentences: int) -> View:
-        last = _lengths(mask, keys, x, sentences) - 1
+        last = lengths(mask, keys, x, sentences) - 1
         p = (
             self.place(self.inner(x).tanh()).squeeze(-1).sigmoid() * last[:, None]
         )  # (B, Q), from the first key to the last
@@ -76,10 +78,10 @@ def make_window(name: str, dim: int, reach: int) -> Global:
     return Global() if name == "global" else WINDOWS[name](dim, reach)
 
 
-def _lengths(mask: Mask, keys: int, x: Tensor, sentences: int) -> Tensor:
+def lengths(mask: Mask, keys: int, x: Tensor, sentences: int) -> Tensor:
     """(B,) real keys before each row of queries; several hypotheses have one sentence's."""
-    lengths = torch.full((sentences,), keys, device=x.device) if mask.keys is None else mask.keys.sum(1)
-    return lengths.repeat_interleave(len(x) // sentences)
+    real = torch.full((sentences,), keys, device=x.device) if mask.keys is None else mask.keys.sum(1)
+    return real.repeat_interleave(len(x) // sentences)
 
 
 def _near(mask: Mask, at: Tensor, reach: int, keys: int) -> Mask:

@@ -7,8 +7,10 @@
     luong     s_t = cell([Ey; a_{t-1}], s_{t-1});  c_t = look(s_t, h);  a_t = tanh(W[c_t; s_t])   (Luong et al. 2015)
 
 y is the word before. cho and bahdanau end in a deep output, maxout(U s_t + V Ey + C c_t); with bahdanau it reads s_t,
-as in the paper's equation 4 (its appendix writes s_{t-1}). Keys are projected once, and whatever does not wait for the
-word before is computed for all words at once: the words' share of the gates, the outputs; without input feeding, all.
+as in the paper's equation 4 (its appendix writes s_{t-1}). With both directions s_0 = tanh(W[→h_S; ←h_1]), for each
+layer, whatever the decoder: where each direction ended. (Bahdanau has s_0 = tanh(W ←h_1), the backward one alone.)
+Keys are projected once, and whatever does not wait for the word before is computed for all words at once: the words'
+share of the gates, the outputs; without input feeding, all.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ from regard.core.mask import Mask
 from regard.core.recurrent import Past, Recurrent
 from regard.core.score import Location, Score
 from regard.core.state import KV, State
-from regard.core.window import make_window
+from regard.core.window import lengths, make_window
 from regard.errors import ConfigError
+
+LOOKING = ("score", "heads", "values", "window", "choice", "context")  # settings of an attention
 
 
 class Config(ModelConfig):
@@ -93,11 +97,25 @@ class Config(ModelConfig):
                 'choice: "marginal" adds up all choices of a word, which none after it may hear of; '
                 'write decoder = "luong", feeding = false and heads = 1, or choice = "hard"'
             )
+        self._refuse_what_does_nothing()
         if self.decoder in ("bahdanau", "luong"):
             with torch.device("meta"):  # what does not fit is refused here, before any data is read
                 _attention(self)
                 make_window(self.window, self.dim, self.reach)
         return self
+
+    def _refuse_what_does_nothing(self) -> None:
+        for name in LOOKING if self.decoder in ("sutskever", "cho") else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ConfigError(
+                    f'{name}: it says how to look, but decoder = "{self.decoder}" has no attention; '
+                    f'write decoder = "bahdanau" or "luong", or leave {name} out'
+                )
+        if self.decoder != "luong" and not self.feeding:
+            raise ConfigError(
+                f'feeding: only "luong" is fed its last attentional vector, but decoder = "{self.decoder}" came; '
+                'write decoder = "luong", or leave feeding out'
+            )
 
 
 class Seq2Seq(Autoregressive):
@@ -222,7 +240,9 @@ class Looking(Decoder):
         return self.scaled(context, kv, mask)
 
     def scaled(self, context: Tensor, kv: KV, mask: Mask) -> Tensor:
-        return context if self.config.context == "sum" else context / _lengths(kv, mask, context)
+        if self.config.context == "sum":
+            return context
+        return context / lengths(mask, kv.length, context, kv.rows)[:, None, None]
 
     def weigh(self, x: Tensor, kv: KV, mask: Mask, step: int, notes: Notes) -> Tensor:
         """The weights that are really used: within the window, faded, and chosen from."""
@@ -232,9 +252,10 @@ class Looking(Decoder):
             weights = weights * view.fading
         if self.config.choice != "hard":
             return weights
-        weights, chance, entropy = choose(weights, draw=self.training)
+        blind = ~weights.any(-1, keepdim=True)  # with nothing to see: any choice will do, for it is not read
+        chosen, chance, entropy = choose(weights.masked_fill(blind, 1.0), draw=self.training)
         notes.append({"choice": chance, "entropy": entropy})
-        return weights
+        return chosen.masked_fill(blind, 0.0)
 
 
 class Bahdanau(Looking):
@@ -303,10 +324,14 @@ class Luong(Looking):
         """(B, T, S, dim + 1): for each word of the source what would be said if it were chosen, and log p of that."""
         kv, mask = state.memory["keys"], Mask(keys=state.memory["real"])
         weights = self.weigh(y, kv, mask, state.length, Notes())
-        weights = self.cross.show(weights / weights.sum(-1, keepdim=True))[:, 0]  # (B, T, S)
+        whole = weights.sum(-1, keepdim=True)
+        blind = whole[:, 0] == 0  # (B, T, 1) with nothing to see: all choices alike, and none is read
+        weights = self.cross.show(weights / whole.masked_fill(whole == 0, 1.0))[:, 0]  # (B, T, S)
+        weights = weights.masked_fill(blind, 1 / kv.length)
         values = self.scaled(self.cross.output(kv.values[:, 0]), kv, mask).repeat_interleave(len(y) // kv.rows, 0)
         read, heard = self.combine.weight.split([self.cross.width, y.shape[-1]], 1)
-        each = ((values @ read.T)[:, None] + (y @ heard.T)[:, :, None]).tanh()
+        said, told = (y @ heard.T)[:, :, None], (values @ read.T)[:, None]
+        each = torch.addcmul(said, told, (~blind).to(said)[..., None]).tanh()
         return torch.cat([each, weights.clamp(min=torch.finfo(weights.dtype).tiny).log()[..., None]], -1)
 
 
@@ -346,18 +371,15 @@ def _attention(config: Config) -> Attention:
     return Attention(config.dim, score=score, heads=config.heads, memory_dim=config.memory, values=config.values)
 
 
-def _lengths(kv: KV, mask: Mask, x: Tensor) -> Tensor | int:
-    """Real words of the source before each row of queries, (B, 1, 1)."""
-    if mask.keys is None:
-        return kv.length
-    return mask.keys.sum(1).repeat_interleave(len(x) // kv.rows)[:, None, None]
-
-
 def _exempt(config: Config) -> dict[str, str]:
     if config.decoder in ("sutskever", "cho"):
         return dict.fromkeys(("fused", "watching", "shown is read", "rows", "silence"), "it has no attention")
     if config.window == "local-p" and config.choice == "soft":
         return {"rows": "local-p fades the weights after the softmax and does not make them sum to one again"}
+    if config.window != "global" and config.score == "location":
+        return {
+            "rows": "a window beyond the rows of location shows nothing, and a query with nothing to see reads zeros"
+        }
     return {}
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import copy
+import json
+import math
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import pytest
+import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from regard.config import merge, read_toml
 from regard.core.block import RESIDUALS, PostNorm
 from regard.core.norm import NORMS, BatchNorm, LayerNorm, UnbiasedLayerNorm
 from regard.errors import ConfigError
 from regard.laws import LAWS, Case, make_case
 from regard.models.transformer import Config, Transformer
+from regard.recipes import find_recipe
 from regard.weights import put_weights, weights
 
 B, T, DIM, VOCAB = 5, 7, 6, 13
@@ -278,6 +284,18 @@ def test_training_moves_the_running_averages_and_asking_does_not(norm: str) -> N
     some.model.train()(some.source, some.real, some.target)
     moved = [name for name, now in some.model.named_buffers() if not torch.equal(before[name], now)]
     assert bool(moved) == (norm == "batch")
+
+
+@pytest.mark.storm
+def test_without_a_warm_up_twelve_layers_stall_in_post_norm_and_learn_in_pre_norm(tmp_path: Path) -> None:
+    """Nats a token, held out, after the recipe's 150 steps at a constant rate: measured 3.54 and 1.12."""
+    found = {}
+    for order in RESIDUALS:
+        values = merge(read_toml(find_recipe("norms-depth")), {"model": {"norm": order}})
+        folder = tiny.train(tmp_path / order, values)
+        found[order] = math.log(json.loads((folder / "evaluation.json").read_text())["perplexity"]["value"])
+    assert found["post"] > 3.0
+    assert found["pre"] < 1.6
 
 
 # ------------------------------------------------------------------ what cannot be

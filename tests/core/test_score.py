@@ -307,12 +307,25 @@ def test_keys_beyond_the_last_row_get_no_weight() -> None:
     assert not grad[:, 4:].any()
 
 
+def test_a_query_that_sees_no_key_with_a_row_reads_nothing() -> None:
+    """What is hidden and what lies beyond the table are two things, and neither has a share."""
+    attention, x, memory = located(3), words(2, 4, 6), words(2, 6, 6)
+    seen = torch.zeros(2, 4, 6, dtype=torch.bool)
+    seen[:, 0, 3:5] = seen[:, 1, 3:] = True  # beyond alone
+    seen[:, 2, 2:5] = True  # and one with a row; the last query sees nothing at all
+    weights = weigh(attention, x, memory, Mask.of(seen))
+    assert not weights[:, :, [0, 1, 3]].any()
+    assert torch.equal(weights[:, :, 2], F.one_hot(torch.tensor(2), 6).double().expand(2, 2, 6))
+    for grad in torch.autograd.grad(attention(x, memory, seen).square().sum(), [x, *attention.parameters()]):
+        assert torch.isfinite(grad).all()
+
+
 def test_keys_beyond_the_last_row_can_be_refused() -> None:
     attention, x = located(4, "refuse"), words(2, 3, 6)
     attention(x, words(2, 4, 6))
     sentence = (
-        "a source of 5 tokens came, but score 'location' has rows for 4; shorten it, train with more positions, "
-        "write beyond = \"ignore\", or take a score that looks, such as 'additive'"
+        "a source of 5 tokens came, but score 'location' has rows for 4; shorten it, train with a larger "
+        "model.positions, write model.beyond = \"ignore\", or take a score that looks, such as 'additive'"
     )
     with pytest.raises(DataError, match=f"^{sentence}$"):
         attention(x, words(2, 5, 6))
@@ -346,11 +359,16 @@ def test_some_queries_at_a_time_are_all_at_once(name: str, rows: int, monkeypatc
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
-PEAK = """
+PEAK = '''
 import resource, sys, torch
+from pathlib import Path
 from regard.core.attention import Attention
 
 def peak():
+    """Of this process: on Linux getrusage remembers its parent's peak too, and says nothing of its own."""
+    if Path("/proc/self/status").exists():
+        told = Path("/proc/self/status").read_text()
+        return int(told.split("VmHWM:")[1].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 torch.set_num_threads(1)
@@ -359,7 +377,7 @@ attention(x[:, :8]).sum().backward()
 before = peak()
 attention(x).square().sum().backward()
 print(peak() - before)
-"""
+'''
 
 
 def test_memory_is_bounded_where_2048_words_look_at_2048() -> None:
@@ -496,6 +514,11 @@ def test_the_page_about_attention_keeps_its_word() -> None:
             "'general' brings the query to the keys' width, 'scaled_dot' projects both",
         ),
         (
+            {"score": "scaled_dot_literal", "memory_dim": 6},
+            "score 'scaled_dot_literal' compares equal widths, but queries have 8 and keys 6; "
+            "'general' brings the query to the keys' width, 'scaled_dot' projects both",
+        ),
+        (
             {"score": "general", "memory_dim": 5, "heads": 2},
             "score 'general' shares the memory's width of 5 among its heads, but came with heads=2; "
             "try heads=1, or 'scaled_dot', which projects it",
@@ -517,11 +540,107 @@ def test_the_page_about_attention_keeps_its_word() -> None:
             {"score": "additive", "values": "memory", "memory_dim": 7, "heads": 2},
             "a memory 7 wide does not divide into heads=2; project the values",
         ),
+        ({"heads": 0}, "heads=0 came, but 1 or more is wanted; write heads=1 for a single one"),
+        ({"heads": -2}, "heads=-2 came, but 1 or more is wanted; write heads=1 for a single one"),
+        (
+            {"memory_dim": 0},
+            "memory_dim=0 came, but 1 or more is wanted; leave it out where the memory is as wide as the queries",
+        ),
+        ({"dim": 0}, "dim=0 came, but 1 or more is wanted; write the width of your queries"),
+        (
+            {"score": None},
+            "score=None came, but a name or an instance is wanted; "
+            r"write score='scaled_dot', or score=ScaledDot\(8, 8, heads=1\)",
+        ),
+        (
+            {"score": Additive, "heads": 2, "memory_dim": 6},
+            "score=<class 'regard.core.score.Additive'> came, but a name or an instance is wanted; "
+            r"write score='scaled_dot', or score=Additive\(8, 6, heads=2\)",
+        ),
+        *(
+            (
+                {"score": SCORES[name](8, 8, 1), "heads": 4},
+                r"score \w+ was built for heads=1, but the attention has heads=4; build both with the same number",
+            )
+            for name in ("additive", "concat", "mlp", "cosine", "location", "concat_literal")
+        ),
+        (
+            {"score": Additive(6, 8)},
+            "score Additive was built for queries 6 wide, but the attention's are 8; build both with the same widths",
+        ),
+        (
+            {"score": Additive(8, 8), "memory_dim": 6},
+            "score Additive was built for keys 8 wide, but the attention's are 6; build both with the same widths",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told_so(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^{sentence}$"):
-        Attention(8, **settings)
+        Attention(**{"dim": 8, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"positions": 0}, "positions=0 leaves score 'location' no key to look at; write 1 or more"),
+        ({"beyond": "refus"}, r"beyond='refus' is not known; did you mean 'refuse'\?"),
+    ],
+)
+def test_a_table_that_cannot_be(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}$"):
+        Location(8, 8, **settings)
+
+
+@pytest.mark.parametrize("name", ["dot", "scaled_dot", "general", "scaled_dot_literal", "cosine_literal"])
+def test_a_score_without_anything_for_each_head_serves_any_number_of_them(name: str) -> None:
+    x, attention = torch.randn(2, 3, 8), Attention(8, score=SCORES[name](8, 8), heads=4)
+    assert attention(x).shape == (2, 3, 8)
+
+
+@every_score
+@pytest.mark.parametrize(
+    ("x", "memory", "sentence"),
+    [
+        ((2, 3, 8), (2, 5, 6), "a memory of shape (2, 5, 6) came, but (batch, words, 8) is wanted; write memory_dim=6"),
+        ((2, 3, 6), None, "queries of shape (2, 3, 6) came, but (batch, words, 8) is wanted; write dim=6"),
+        ((2, 3, 6), (2, 5, 8), "queries of shape (2, 3, 6) came, but (batch, words, 8) is wanted; write dim=6"),
+        (
+            (3, 8),
+            None,
+            "queries of shape (3, 8) came, but (batch, words, 8) is wanted; "
+            "put the batch first, also where it is a batch of one",
+        ),
+        (
+            (1, 3, 8),
+            (5, 8),
+            "a memory of shape (5, 8) came, but (batch, words, 8) is wanted; "
+            "put the batch first, also where it is a batch of one",
+        ),
+    ],
+)
+def test_what_comes_in_another_shape_is_told_so(
+    name: str, x: tuple[int, ...], memory: tuple[int, ...] | None, sentence: str
+) -> None:
+    attention = Attention(8, score=name, heads=2)
+    if name in EQUAL_WIDTHS and "memory_dim" in sentence:
+        sentence += " and score='general', which brings the query to the keys' width, or 'scaled_dot'"
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        attention(torch.randn(x), None if memory is None else torch.randn(memory))
+
+
+@torch.no_grad()
+def test_whoever_looks_is_told_so() -> None:
+    """By each of the verbs, and in the one product of a packed attention."""
+    attention, wrong = pack(Attention(8, heads=2)), torch.randn(2, 3, 6)
+    kv = attention.project(torch.randn(2, 3, 8))
+    verbs: list[Callable[[], object]] = [
+        lambda: attention.look(wrong, kv),
+        lambda: attention.weigh(wrong, kv),
+        lambda: attention.inward(wrong),
+    ]
+    for verb in verbs:
+        with pytest.raises(ValueError, match=r"^queries of shape \(2, 3, 6\) came, but \(batch, words, 8\) is wanted"):
+            verb()
 
 
 @pytest.mark.parametrize("name", sorted(set(SCORES) - EQUAL_WIDTHS))
