@@ -31,8 +31,8 @@ from regard.data.text import BadLines, find
 
 VOCAB = 30_522
 TOKENS = 4096  # in our batches, as in those of a loaded run
-CELLS = {"cpu": [("mini", 64), ("base", 64)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
-ROUNDS = 7
+CELLS = {"cpu": [("mini", 64), ("base", 16)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
+ROUNDS = 5
 ONNX = find_spec("onnxruntime") is not None and not torch.cuda.is_available()  # its plain package has no GPU
 
 Read = Callable[[Tensor, Tensor], Tensor]  # tokens, and which are real, (B, T) -> (B, T, dim)
