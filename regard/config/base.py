@@ -78,6 +78,13 @@ class ModelConfig(Config):
             raise ConfigError(f"size: no size {size!r}; {nearest(size, sizes)}")
         return {**sizes[size], **{k: v for k, v in values.items() if k != "size"}}
 
+    def check_heads(self) -> None:
+        """Every head gets the same share of the width; for systems that have both."""
+        dim, heads = self.dim, self.heads  # type: ignore[attr-defined]
+        if dim % heads:
+            fits = max(h for h in range(1, heads) if dim % h == 0)
+            raise ConfigError(f"heads: dim={dim} does not divide into heads={heads}; try heads={fits}")
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:

@@ -67,9 +67,7 @@ class Config(ModelConfig):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.dim % self.heads:
-            fits = max(h for h in range(1, self.heads) if self.dim % h == 0)
-            raise ConfigError(f"heads: dim={self.dim} does not divide into heads={self.heads}; try heads={fits}")
+        self.check_heads()
         return self
 
 

@@ -31,7 +31,6 @@ from regard.core.mask import Mask
 from regard.core.norm import LayerNorm
 from regard.core.position import Learned
 from regard.core.state import State
-from regard.errors import ConfigError
 
 STD = 0.02  # of every matrix at first, but for those that are scaled
 
@@ -67,9 +66,7 @@ class Config(ModelConfig):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.dim % self.heads:
-            fits = max(h for h in range(1, self.heads) if self.dim % h == 0)
-            raise ConfigError(f"heads: dim={self.dim} does not divide into heads={self.heads}; try heads={fits}")
+        self.check_heads()
         return self
 
 
