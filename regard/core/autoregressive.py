@@ -45,7 +45,9 @@ class Autoregressive(nn.Module):
 
         `told` (B, T): where it is False, the model hears its own likeliest word instead of the target's.
         """
-        state = self.start(source, real, rows=len(target))
+        return self._hear(target, told, self.start(source, real, rows=len(target)))
+
+    def _hear(self, target: Tensor, told: Tensor | None, state: State) -> tuple[Tensor, State]:
         return self.states(target, state) if told is None else self._hearing_itself(target, told, state)
 
     def _hearing_itself(self, target: Tensor, told: Tensor, state: State) -> tuple[Tensor, State]:
@@ -62,3 +64,21 @@ class Autoregressive(nn.Module):
             notes.append(state.notes)
         joined = {name: torch.cat([note[name] for note in notes], 1) for name in state.notes}
         return torch.cat(pieces, 1), replace(state, notes=joined)
+
+
+class Sourceless(Autoregressive):
+    """A language model: a prompt is just the first tokens, and what a state keeps as memory are the documents."""
+
+    sourced = False
+
+    def forward(
+        self,
+        source: Tensor | None,
+        real: Tensor | None,
+        target: Tensor,
+        told: Tensor | None = None,
+        *,
+        documents: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """`documents` (B, T): tokens of equal ids are one document, to be read as if it stood alone."""
+        return self._hear(target, told, replace(self.start(source, real, rows=len(target)), memory=documents))

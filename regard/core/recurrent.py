@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
         self.directions = 2 if bidirectional else 1
         between = dropout if layers > 1 else 0.0  # dropout is between layers: above one there is nothing
         self.body = CELLS[cell](width, dim, layers, batch_first=True, bidirectional=bidirectional, dropout=between)
-        self.apply(_initialise)
+        self.apply(_initialise_cells)
 
     def forward(self, x: Tensor, past: Past | None = None, real: Tensor | None = None) -> tuple[Tensor, Past]:
         """(B, T, width) -> (B, T, dim · directions), and the state after the last real word of each row.
@@ -112,7 +112,7 @@ def _lstm(gates: Tensor, fed_back: Tensor, past: Past) -> Past:
 STEPS = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}
 
 
-def _initialise(part: nn.Module) -> None:
+def _initialise_cells(part: nn.Module) -> None:
     """Orthogonal where the state feeds back, so that it neither fades nor explodes; an LSTM begins by remembering."""
     if not isinstance(part, nn.RNNBase):
         return
@@ -124,3 +124,13 @@ def _initialise(part: nn.Module) -> None:
             nn.init.zeros_(p)
         if name.startswith("bias_ih") and isinstance(part, nn.LSTM):
             p.data[part.hidden_size : 2 * part.hidden_size] = 1.0  # the forget gate; bias_hh adds nothing to it
+
+
+def initialise(part: nn.Module) -> None:
+    """What stands around the cells of a model: its other matrices and its word vectors."""
+    if isinstance(part, nn.Linear):
+        nn.init.xavier_uniform_(part.weight)
+        if part.bias is not None:
+            nn.init.zeros_(part.bias)
+    elif isinstance(part, nn.Embedding):
+        nn.init.normal_(part.weight, std=0.1)

@@ -11,10 +11,8 @@ what was the border of a window once is its middle later. Which windows a batch 
 from __future__ import annotations
 
 import json
-import lzma
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import chain, groupby
@@ -27,7 +25,7 @@ from torch import Tensor
 
 from regard.data.shuffle import shuffled
 from regard.data.store import AGAIN, Mapped, beside
-from regard.data.text import ENCODING, BadLines, OnBad, opened
+from regard.data.text import ENCODING, BadLines, OnBad, reading
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, DataError
 
@@ -78,7 +76,7 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
 
 def _lines(path: Path, bad: BadLines, on_bad: OnBad) -> Iterator[str]:
     bad.file = path.name
-    with _reading(path), opened(path) as file:
+    with reading(path) as file:
         number = 0
         for number, raw in enumerate(file, 1):
             bad.read += 1
@@ -88,20 +86,6 @@ def _lines(path: Path, bad: BadLines, on_bad: OnBad) -> Iterator[str]:
                 bad.add(ENCODING, number, f"not UTF-8 at byte {error.start} of the line", on_bad=on_bad)
     if not number:
         raise DataError(f"{path}: empty; name a file with text in it")
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; name one that is there") from None
-    except IsADirectoryError:
-        raise DataError(f"{path}: a folder; name the files in it") from None
-    except (lzma.LZMAError, EOFError) as error:
-        raise DataError(f"{path}: not a whole .xz file ({error}); compress it again, or name the plain file") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; name a file that can") from None
 
 
 # ---- the stream

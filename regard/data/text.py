@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import BufferedIOBase
 from itertools import zip_longest
 from pathlib import Path
@@ -225,21 +226,28 @@ def _rows(files: Sequence[Path]) -> Iterator[tuple[bytes, ...]]:
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
+    with reading(path) as file:
+        line = None
+        for number, line in enumerate(file):
+            yield (line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line).rstrip(b"\r\n")
+    if line is None:
+        raise DataError(f"{path}: empty; name a file with a sentence on every line")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BufferedIOBase]:
+    """A file that is open; whatever keeps it from being read is told in a sentence."""
     try:
         with opened(path) as file:
-            line = None
-            for number, line in enumerate(file):
-                yield (line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line).rstrip(b"\r\n")
+            yield file
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; name one that is there") from None
     except IsADirectoryError:
-        raise DataError(f"{path}: a folder; name the file in it") from None
+        raise DataError(f"{path}: a folder; name the files in it") from None
     except (lzma.LZMAError, EOFError) as error:
         raise DataError(f"{path}: not a whole .xz file ({error}); compress it again, or name the plain file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; name a file that can") from None
-    if line is None:
-        raise DataError(f"{path}: empty; name a file with a sentence on every line")
 
 
 def opened(path: Path) -> BufferedIOBase:

@@ -8,7 +8,6 @@ as a GPT is, and stands beside it as what came before attention.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -17,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.config import ModelConfig
-from regard.core.autoregressive import Autoregressive
+from regard.core.autoregressive import Sourceless
 from regard.core.dropout import dropout
 from regard.core.head import Head
 from regard.core.linear import Linear
-from regard.core.recurrent import Past, Recurrent
+from regard.core.recurrent import Past, Recurrent, initialise
 from regard.core.state import State
 
 
@@ -42,9 +41,8 @@ class Config(ModelConfig):
     """Labels to tell a whole text's from its summary, where it is to be classified."""
 
 
-class LanguageModel(Autoregressive):
+class LanguageModel(Sourceless):
     exempt = dict.fromkeys(("fused", "watching", "shown is read", "rows", "silence"), "it has no attention")
-    sourced = False
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -56,25 +54,12 @@ class LanguageModel(Autoregressive):
         self.head = Head(wide, config.vocab or 0, tied=self.words if config.tied else None, bias=True)
         if config.labels is not None:
             self.labels = nn.Sequential(nn.Dropout(config.dropout), Linear(wide, config.labels))
-        self.apply(_initialise)
+        self.apply(initialise)
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
         if source is not None:
             raise ValueError("a language model has no source apart; write it before the target, as one sequence")
         return State()
-
-    def forward(
-        self,
-        source: Tensor | None,
-        real: Tensor | None,
-        target: Tensor,
-        told: Tensor | None = None,
-        *,
-        documents: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
-        """`documents` (B, T): tokens of equal ids are one document, to be read as if it stood alone."""
-        state = replace(self.start(source, real, rows=len(target)), memory=documents)
-        return self.states(target, state) if told is None else self._hearing_itself(target, told, state)
 
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         x = self._drop(self.words(tokens))
@@ -116,15 +101,6 @@ def _begins(documents: Tensor) -> Tensor:
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return begins
-
-
-def _initialise(part: nn.Module) -> None:
-    if isinstance(part, nn.Linear):
-        nn.init.xavier_uniform_(part.weight)
-        if part.bias is not None:
-            nn.init.zeros_(part.bias)
-    elif isinstance(part, nn.Embedding):
-        nn.init.normal_(part.weight, std=0.1)
 
 
 SIZES = {

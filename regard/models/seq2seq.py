@@ -29,7 +29,7 @@ from regard.core.dropout import dropout
 from regard.core.head import Head, Mixture
 from regard.core.linear import Linear
 from regard.core.mask import Mask
-from regard.core.recurrent import Past, Recurrent
+from regard.core.recurrent import Past, Recurrent, initialise
 from regard.core.score import Location, Score
 from regard.core.state import KV, State
 from regard.core.window import lengths, make_window
@@ -138,7 +138,7 @@ class Seq2Seq(Autoregressive):
         self.narrow = nn.Identity() if wide == self.decoder.width else Linear(self.decoder.width, wide, bias=False)
         kind = Mixture if config.choice == "marginal" else Head
         self.head = kind(wide, vocab, tied=None if config.tied == "none" else self.words, bias=config.tied == "none")
-        self.apply(_initialise)
+        self.apply(initialise)
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
         if source is None:
@@ -390,15 +390,6 @@ def _backwards(source: Tensor, real: Tensor | None) -> Tensor:
         return places.flip(1)
     lengths = real.sum(1, keepdim=True)
     return torch.where(places < lengths, lengths - 1 - places, places)
-
-
-def _initialise(part: nn.Module) -> None:
-    if isinstance(part, nn.Linear):
-        nn.init.xavier_uniform_(part.weight)
-        if part.bias is not None:
-            nn.init.zeros_(part.bias)
-    elif isinstance(part, nn.Embedding):
-        nn.init.normal_(part.weight, std=0.1)
 
 
 SIZES = {

@@ -26,6 +26,14 @@ class Asked(Pipeline):
     def tokenizer(self) -> Tokenizer:
         return self.tokenizers.target
 
+    def ask(self, texts: Sequence[str], *, embed: bool = False, pooling: str = "mean", **how: Any) -> list[Reply]:
+        self.refuse_unknown(how)
+        return self.vectors(texts, pooling) if embed else self.replies(texts, **how)
+
+    def replies(self, texts: Sequence[str], **how: Any) -> list[Reply]:
+        """What a person is shown for each text who does not ask for its vector."""
+        raise TypeError(f"{type(self).__name__} must define replies")
+
     def embed(self, texts: Sequence[str], *, pooling: str = "mean", normalise: bool = True) -> Tensor:
         """A vector for each text, (texts, dim)."""
         return embed(
@@ -70,4 +78,4 @@ class Asked(Pipeline):
         maps = {name: calls[0][0].float().cpu().numpy() for name, calls in seen.items() if calls}
         tokens = tuple(self.tokenizer.tokens(ids))
         source, target = ((), (*tokens[1:], answer)) if isinstance(self.model, Autoregressive) else (tokens, ())
-        return Trace(source=source, target=target, maps=maps, title=self.folder.name, caption=caption)
+        return Trace(source, target, maps, title=self.folder.name, caption=caption, start=tokens[0])

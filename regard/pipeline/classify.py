@@ -34,13 +34,8 @@ class Classifier(Asked):
         ask = rate if self.question.kind == "number" else classify
         return ask(self.model, self.tokenizer, self.question, examples)
 
-    def ask(
-        self, texts: Sequence[str], *, top: int = 5, embed: bool = False, pooling: str = "mean", **how: Any
-    ) -> list[Reply]:
-        self.refuse_unknown(how)
-        if embed:
-            return self.vectors(texts, pooling)
-        return [_reply(text, found, top) for text, found in zip(texts, self.answers(texts), strict=True)]
+    def replies(self, texts: Sequence[str], *, top: int = 5, **how: Any) -> list[Reply]:
+        return [_reply(text, found, top) for text, found in zip(texts, self.answers(texts, **how), strict=True)]
 
     def example(self, text: str) -> str:
         return "\t".join([text or "a"] * self.question.texts)

@@ -32,11 +32,8 @@ class Tagger(Asked):
         labels = self.recipe.data.labels
         return tag(self.model, self.tokenizer, texts, labels, self.settings, longest=self.longest)
 
-    def ask(self, texts: Sequence[str], *, embed: bool = False, pooling: str = "mean", **how: Any) -> list[Reply]:
-        self.refuse_unknown(how)
-        if embed:
-            return self.vectors(texts, pooling)
-        return [_reply(text, found) for text, found in zip(texts, self.answers(texts), strict=True)]
+    def replies(self, texts: Sequence[str], **how: Any) -> list[Reply]:
+        return [_reply(text, found) for text, found in zip(texts, self.answers(texts, **how), strict=True)]
 
     def look(self, text: str, **how: Any) -> Trace:
         """What every attention looked at while the text was read."""

@@ -114,7 +114,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ([empty], "empty.tsv: empty; name a file with a sentence on every line"),
         ([good, empty], "empty.tsv: empty; name a file"),
         ([tmp_path / "no.tsv"], "no.tsv: no such file; name one that is there"),
-        ([folder], "folder.tsv: a folder; name the file in it"),
+        ([folder], "folder.tsv: a folder; name the files in it"),
         ([tmp_path / ("x" * 300 + ".tsv")], "cannot be read: File name too long; name a file that can"),
         ([write(tmp_path, "a.txt", "a\n")], r"a.txt: give two line-aligned files \(source, target\), one .tsv or one"),
         ([good] * 3, "a.tsv, .*: give two line-aligned files"),
