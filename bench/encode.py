@@ -44,15 +44,21 @@ Run = Callable[[], Tensor]
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = [compare(*cell, device) for cell in CELLS[device]]
-    lengths = sorted(map(len, texts(64)))
+    counts = dict.fromkeys(count for _, count in CELLS[device])
     note = (
         "Random tokens, as many to a text as there are words and punctuation marks in the sentences of SST-2 and the "
         "pairs of RTE, half of each, plus [CLS] and [SEP]: "
-        f"of 64 texts, {lengths[0]} to {lengths[-1]}, on average {sum(lengths) / 64:.0f}. BERT of {VOCAB:,} words, "
+        f"{'; '.join(map(spread, counts))}. BERT of {VOCAB:,} words, "
         f"equal weights in {'bf16' if device == 'cuda' else 'fp32'}; the vectors were checked to be the same. "
-        f"Each engine at its best number of threads. onnxruntime: {version('onnxruntime') if ONNX else 'left out'}."
+        f"Each engine at its best number of threads, {ROUNDS} rounds. "
+        f"onnxruntime: {version('onnxruntime') if ONNX else 'left out'}."
     )
     report("encode", "Reading texts against Hugging Face and onnxruntime", note, found)
+
+
+def spread(count: int) -> str:
+    lengths = sorted(map(len, texts(count)))
+    return f"of {count} texts, {lengths[0]} to {lengths[-1]}, on average {sum(lengths) / count:.0f}"
 
 
 def texts(count: int) -> list[list[int]]:
