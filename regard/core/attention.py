@@ -61,6 +61,9 @@ class Attention(Packable):
         self.value: nn.Module = nn.Identity() if plain else Linear(memory_dim, dim, bias=bias)
         self.output: nn.Module = nn.Identity() if plain else Linear(dim, dim, bias=bias)
         self.width = memory_dim if plain else dim  # of what is read
+        parts = [part for part in (self.score.query, self.score.key, self.value) if isinstance(part, Linear)]
+        alike = len(parts) == 3 and len({(part.weight.shape, part.bias is None) for part in parts}) == 1
+        self.alike = tuple(parts) if alike else ()  # the three matrices, where they could be one
         self.dim, self.memory_dim, self.heads, self.dropout = dim, memory_dim, heads, dropout
         self.probes: tuple[Probe, ...] = ()  # set by watch
         self.quiet: tuple[int, ...] = ()  # silent heads, once for each who silenced them; set by silence, as is
@@ -99,14 +102,25 @@ class Attention(Packable):
     def inward(self, x: Tensor, past: KV | None = None, mask: Mask = Mask()) -> tuple[Tensor, KV]:
         """Self-attention: x looks at itself and at what came before it, which comes back with x at its end."""
         self._check(x, "dim")
-        if self.packed is None or not self.packed.fits():
+        y = self._at_once(x)
+        if y is None:
             new = self.project(x)
             seen = new if past is None else past.extend(new)
             return self.look(x, seen, mask), seen
-        y = self.packed.product(x)
         q, k, v = y.view(*x.shape[:2], 3, self.heads, y.shape[-1] // (3 * self.heads)).permute(2, 0, 3, 1, 4).unbind()
         seen = KV.of(k, v) if past is None else past.extend(KV.of(k, v))
         return self._look(q, seen, mask), seen
+
+    def _at_once(self, x: Tensor) -> Tensor | None:
+        """Queries, keys and values side by side in one product, where it is prepared or worth its preparation: in
+        training, where many vectors come at a time and each product is three, with its gradients.
+        """
+        if self.packed is not None and self.packed.fits():
+            return self.packed.product(x)
+        if not self.alike or not torch.is_grad_enabled():
+            return None
+        bias = None if self.alike[0].bias is None else torch.cat([part.bias for part in self.alike])
+        return F.linear(x, torch.cat([part.weight for part in self.alike]), bias)
 
     def _look(self, q: Tensor, kv: KV, mask: Mask) -> Tensor:
         score, batch = self.score, q.shape[0]
@@ -136,9 +150,8 @@ class Attention(Packable):
 
     def pack(self) -> None:
         """Queries, keys and values in one product, for looking inward."""
-        parts = [part for part in (self.score.query, self.score.key, self.value) if isinstance(part, Linear)]
-        if len(parts) == 3 and len({(part.weight.shape, part.bias is None) for part in parts}) == 1:
-            self.packed = Packed(*parts)
+        if self.alike:
+            self.packed = Packed(*self.alike)
 
     @torch.no_grad()
     def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:

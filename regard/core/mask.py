@@ -70,8 +70,9 @@ class Mask:
 
     def plainly_causal(self, q: int, k: int) -> bool:
         """True for the one mask that a fused kernel draws by itself. It aligns top-left, hence only where Q = K."""
-        at_zero = self.offset is None or (isinstance(self.offset, int) and self.offset == 0)
-        return self.causal and self._alone and self.spans is None and q == k and at_zero
+        if not (self.causal and self._alone and self.spans is None) or q != k:
+            return False
+        return self.offset is None or (isinstance(self.offset, int) and self.offset == 0)
 
     @property
     def _alone(self) -> bool:

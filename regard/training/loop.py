@@ -14,6 +14,7 @@ from torch.nn.utils import get_total_norm
 
 from regard.config import TrainConfig
 from regard.core.block import Block
+from regard.core.head import Head
 from regard.errors import ConfigError, RegardError, nearest
 from regard.tasks import Task
 from regard.training import optim
@@ -71,14 +72,15 @@ def begin(run: Run, task: Task, config: TrainConfig, say: Say) -> Log:
 
 
 def compile_in_place(model: nn.Module, backend: str = "inductor") -> None:
-    """Block by block, for any shape: one graph serves all blocks of a kind and every batch, so that compiling takes
-    seconds, where the whole model takes minutes. Parameters keep their names.
+    """Block by block, and the head: one graph serves all blocks of a kind, so that compiling takes seconds, where the
+    whole model takes minutes. What differs from batch to batch is found out by the second or third. Parameters keep
+    their names.
     """
-    blocks = [part for part in model.modules() if isinstance(part, Block)]
-    if not blocks:
+    parts = [part for part in model.modules() if isinstance(part, Block | Head)]
+    if not any(isinstance(part, Block) for part in parts):
         raise ConfigError("train.compile: this system has no blocks that could be compiled; leave it out")
-    for block in blocks:
-        block.compile(dynamic=True, backend=backend)
+    for part in parts:
+        part.compile(backend=backend)
 
 
 # ---- one step

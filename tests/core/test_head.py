@@ -56,6 +56,33 @@ def test_the_loss_is_cross_entropy(bias: bool, smoothing: float, chunk: int, mon
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+def test_words_that_only_fill_a_row_are_never_told(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 16 bits the table of logits is widened on a GPU; loss and gradients are those of the table as it was."""
+    head, hidden, targets, real = make(bias=bias, dtype=torch.bfloat16)
+    found = []
+    for aligned in ({}, {"cpu": 8}):
+        monkeypatch.setattr(module, "ALIGNED", aligned)
+        loss = head(hidden, targets, real=real, smoothing=0.1)
+        found.append([loss.total, loss.parts["nll"], *gradients(loss.total, head, hidden)])
+    assert module._aligned(head.weight, None)[0].shape == (16, DIM)
+    for narrow, wide in zip(*found, strict=True):
+        torch.testing.assert_close(wide, narrow, rtol=2e-2, atol=2e-2)  # bfloat16 has 8 bits
+
+
+def test_autocast_multiplies_in_16_bits_and_sums_in_32() -> None:
+    head, hidden, targets, real = make(rows=8, length=20, dtype=torch.float32)
+    plain = head(hidden, targets, real=real)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = head(hidden, targets, real=real)
+    assert cast.total.dtype == torch.float32
+    assert cast.total.item() != plain.total.item()
+    torch.testing.assert_close(cast.total, plain.total, rtol=1e-2, atol=0)
+    for ours, theirs in zip(*(gradients(one.total, head, hidden) for one in (cast, plain)), strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.05)
+
+
 def test_gradients_are_scaled_with_what_the_loss_is_divided_by() -> None:
     head, hidden, targets, real = make()
     loss = head(hidden, targets, real=real, smoothing=0.1)
