@@ -44,7 +44,9 @@ def _answers(pipeline: Pipeline) -> dict[str, object]:
     """In the precision of use: the same texts alone, together and backwards."""
     dice = torch.Generator().manual_seed(0)
     source = pipeline.tokenizers.source
-    words = [source.decode(torch.randint(4, source.size, (n,), generator=dice).tolist()) for n in (1, 9, 3, 14, 6, 2)]
+    known = sorted(set(source.inner.get_vocab().values()) - source.special - {source.marks.unknown})
+    drawn = [torch.randint(len(known), (n,), generator=dice).tolist() for n in (1, 9, 3, 14, 6, 2)]
+    words = [source.decode(known[i] for i in some) for some in drawn]
     texts = [pipeline.example(text) for text in words]
     together, backwards = pipeline.ask(texts), pipeline.ask(texts[::-1])
     alone = [pipeline.ask([text])[0] for text in texts]

@@ -23,7 +23,8 @@ from regard.core.watch import attentions, silence, watch
 from regard.decode import Hypothesis, beam, greedy
 from regard.decode.search import none
 
-BOS, EOS = 1, 2
+START, END = 1, 2  # a law holds whichever tokens begin and end
+FIRST_WORD = 4  # where the vocabulary is large enough
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Writing(Case):
 
     @property
     def prompt(self) -> Tensor:
-        return torch.full((len(self.target), 1), BOS)
+        return torch.full((len(self.target), 1), START)
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,18 @@ def make_case(
     """Random words and uneven lengths, in float64: a law that holds there to nine digits holds."""
     dice = torch.Generator().manual_seed(seed)
     model = copy.deepcopy(model).cpu().double().eval()
-    source = torch.randint(4, source_vocab or vocab, (rows, length), generator=dice)
+    source = _words(source_vocab or vocab, (rows, length), dice)
     lengths = torch.linspace(length, 2, rows).long()
     real = torch.arange(length) < lengths[:, None]
     if not isinstance(model, Autoregressive):
         return Encoding(model, source * real, real)
-    target = torch.randint(4, vocab, (rows, length - 1), generator=dice)
-    target[:, 0] = BOS
+    target = _words(vocab, (rows, length - 1), dice)
+    target[:, 0] = START
     return Writing(model, source * real, real, target) if model.sourced else Writing(model, None, None, target)
+
+
+def _words(vocab: int, shape: tuple[int, int], dice: torch.Generator) -> Tensor:
+    return torch.randint(min(FIRST_WORD, vocab - 1), vocab, shape, generator=dice)
 
 
 def laws_of(case: Case) -> dict[str, Law]:
@@ -239,18 +244,18 @@ def reordering(case: Writing) -> float:
 
 
 def beam_of_one(case: Writing) -> float:
-    plain = greedy(case.model.step, case.begin(), case.prompt, eos=EOS, limit=12)
-    beams = beam(case.model.step, case.begin(), case.prompt, eos=EOS, limit=12, keep=1)
+    plain = greedy(case.model.step, case.begin(), case.prompt, eos=END, limit=12)
+    beams = beam(case.model.step, case.begin(), case.prompt, eos=END, limit=12, keep=1)
     return 0.0 if all(g.tokens == b[0].tokens for g, b in zip(plain, beams, strict=True)) else 1.0
 
 
 def batch_of_one(case: Writing) -> float:
     """Answers of a padded batch, and of each row alone."""
-    together = beam(case.model.step, case.begin(), case.prompt, eos=EOS, limit=12, keep=3, penalty=none(0))
+    together = beam(case.model.step, case.begin(), case.prompt, eos=END, limit=12, keep=3, penalty=none(0))
     worst = 0.0
     for row in range(len(case.target)):
         one = case.alone(row)
-        (alone,) = beam(case.model.step, one.begin(), one.prompt, eos=EOS, limit=12, keep=3, penalty=none(0))
+        (alone,) = beam(case.model.step, one.begin(), one.prompt, eos=END, limit=12, keep=3, penalty=none(0))
         if [h.tokens for h in alone] != [h.tokens for h in together[row]]:
             return 1.0
         worst = max(worst, _apart(_scores(alone), _scores(together[row])))

@@ -17,7 +17,6 @@ from torch import Tensor
 from regard.data.bucket import Bucket, join
 from regard.data.shuffle import shuffled
 from regard.data.store import Ragged, Store
-from regard.data.tokenizer import PAD
 from regard.errors import ConfigError
 
 RUNS, LONGEST_RUN = 4096, 32  # a large bucket is shuffled by runs of pairs, which lie side by side on disk
@@ -27,11 +26,12 @@ RUNS, LONGEST_RUN = 4096, 32  # a large bucket is shuffled by runs of pairs, whi
 class Batch:
     """Pairs side by side, padded to the longest among them. True in `real` is a token, False is padding."""
 
-    source: Tensor  # (B, S) … EOS, then padding
+    source: Tensor  # (B, S) … end, then padding
     real: Tensor  # (B, S)
-    target: Tensor  # (B, T) BOS … EOS, then padding
+    target: Tensor  # (B, T) begin … end, then padding
+    written: Tensor  # (B, T) as `real`, of the target: an end may have the number that pads
     ids: tuple[int, ...]  # line numbers in the data
-    tokens: int  # of the target that are predicted: all but BOS and padding
+    tokens: int  # of the target that are predicted: all but its beginning and padding
 
     @property
     def rows(self) -> int:
@@ -44,17 +44,17 @@ class Batch:
         def move(tensor: Tensor) -> Tensor:
             return (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=pinned)
 
-        return replace(self, source=move(self.source), real=move(self.real), target=move(self.target))
+        source, real, target, written = map(move, (self.source, self.real, self.target, self.written))
+        return replace(self, source=source, real=real, target=target, written=written)
 
     @classmethod
     def of(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ids: Sequence[int]) -> Batch:
-        """From lists of tokens: source … EOS, BOS target … EOS."""
+        """From lists of tokens: source … end, begin target … end."""
         return cls.padded(_ragged(sources), _ragged(targets), ids)
 
     @classmethod
     def padded(cls, source: Ragged, target: Ragged, ids: Sequence[int]) -> Batch:
-        words, real = _rectangle(source)
-        return cls(words, real, _rectangle(target)[0], tuple(ids), int(target.lengths.sum()) - len(ids))
+        return cls(*_rectangle(source), *_rectangle(target), tuple(ids), int(target.lengths.sum()) - len(ids))
 
 
 class Batches:
@@ -105,8 +105,8 @@ def in_order(store: Store, *, tokens: int) -> Iterator[Batch]:
             yield _batch(store, share)
 
 
-def pad(sequences: Sequence[Sequence[int]], value: int = PAD) -> tuple[Tensor, Tensor]:
-    """Sequences as the rows of one tensor, and where it holds real tokens: (B, T) each."""
+def pad(sequences: Sequence[Sequence[int]], value: int = 0) -> tuple[Tensor, Tensor]:
+    """Sequences as the rows of one tensor, and where it holds real tokens: (B, T) each. What pads them is not read."""
     return _rectangle(_ragged(sequences), value)
 
 
@@ -125,7 +125,7 @@ def _ragged(sequences: Sequence[Sequence[int]]) -> Ragged:
     return Ragged(np.fromiter(chain.from_iterable(sequences), np.int64, lengths.sum()), lengths)
 
 
-def _rectangle(ragged: Ragged, value: int = PAD) -> tuple[Tensor, Tensor]:
+def _rectangle(ragged: Ragged, value: int = 0) -> tuple[Tensor, Tensor]:
     real = np.arange(ragged.lengths.max(initial=0)) < ragged.lengths[:, None]
     ids = np.full(real.shape, value, np.int64)
     ids[real] = ragged.tokens

@@ -35,11 +35,15 @@ Frame: TypeAlias = Callable[[Sequence[Tokens], Marks, int], Reading]
 
 
 def for_encoder(texts: Sequence[Tokens], marks: Marks, longest: int) -> Reading:
-    """Devlin et al. 2018: `begin A end B end`; summed up at its beginning, which has seen everything."""
+    """Devlin et al. 2018: `begin A end B end`; summed up at its beginning, which has seen everything.
+
+    Some put more between the two: `begin A end end B end` (RoBERTa, Liu et al. 2019).
+    """
+    between = (len(texts) - 1) * len(marks.between)
     tokens, segments = [marks.begin], [0]
-    for number, text in enumerate(cut(texts, longest - 1 - len(texts))):
-        tokens += [*text, marks.end]
-        segments += [number] * (len(text) + 1)
+    for number, text in enumerate(cut(texts, longest - 1 - len(texts) - between)):
+        some = [*(marks.between if number else ()), *text, marks.end]
+        tokens, segments = tokens + some, segments + [number] * len(some)
     return Reading(tokens, segments, 0)
 
 

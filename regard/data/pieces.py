@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regard.data.tokenizer import Tokenizer, encodable
+from regard.data.tokenizer import Tokenizer, calm, encodable
 
 
 class Pieces(NamedTuple):
@@ -28,15 +28,18 @@ class Pieces(NamedTuple):
 
 
 def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Pieces]:
-    coded = tokenizer.inner.encode_batch([encodable(text) for text in texts], add_special_tokens=False)
+    with calm():
+        coded = tokenizer.inner.encode_batch([encodable(text) for text in texts], add_special_tokens=False)
     return [_pieces(tokenizer, text, one.ids, one.offsets) for text, one in zip(texts, coded, strict=True)]
 
 
 def _pieces(tokenizer: Tokenizer, text: str, ids: list[int], offsets: list[tuple[int, int]]) -> Pieces:
-    spans = [_trimmed(text, *span) for span in offsets]
-    ordinary = [tokenizer.marks.unknown if i in tokenizer.special else i for i in ids]
-    starts, ends = zip(*spans, strict=True) if spans else ((), ())
-    return Pieces(np.array(ordinary, np.int64), np.array(starts, np.int64), np.array(ends, np.int64))
+    found = [
+        (ordinary, *_trimmed(text, *span))
+        for i, span in zip(ids, offsets, strict=True)
+        for ordinary in tokenizer.ordinary([i])
+    ]
+    return Pieces(*np.array(found, np.int64).reshape(-1, 3).T)
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:

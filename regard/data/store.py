@@ -1,6 +1,6 @@
 """The token store: a corpus of encoded pairs on disk, read through memory maps, laid out for batches.
 
-    tokens      each pair as  source … EOS BOS target … EOS
+    tokens      each pair as  source … end begin target … end
     listing     a record of each pair: where it begins, its two lengths, its line in the data
     store.json  format, counts, buckets, fingerprint
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from regard.data.bucket import Bucket
 from regard.data.text import TOO_LONG, BadLines, OnBad, Pair
-from regard.data.tokenizer import BOS, EOS, Tokenizers
+from regard.data.tokenizer import Tokenizers
 from regard.data.writer import FORMAT, RECORD, Writer, spans
 from regard.errors import DataError, RegardError
 from regard.weights import to_disk
@@ -55,7 +55,7 @@ class Store:
         return len(self.listing.array)
 
     def pair(self, place: int) -> tuple[np.ndarray, np.ndarray]:
-        """Source (… EOS) and target (BOS … EOS), as views of the file."""
+        """Source (… end) and target (begin … end), as views of the file."""
         start, source, target, _ = self.listing.array[place].item()
         tokens = self.tokens.array[start : start + source + 1 + target]
         return tokens[:source], tokens[source:]
@@ -137,19 +137,20 @@ def _encode(
     block: list[Pair], tokenizers: Tokenizers, longest: int, bad: BadLines, on_bad: OnBad
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and records of those pairs that are short enough."""
-    lines, sources, targets = zip(*block, strict=True)
-    encoded = zip(lines, tokenizers.source.encode_many(sources), tokenizers.target.encode_many(targets), strict=True)
-    kept = [pair for pair in encoded if _fits(pair, longest, bad, on_bad)]
-    tokens = chain.from_iterable((*source, EOS, BOS, *target, EOS) for _, source, target in kept)
-    counts = [(0, len(source) + 1, len(target) + 1, line) for line, source, target in kept]
+    lines, *texts = zip(*block, strict=True)
+    sources = map(tokenizers.source.marks.source, tokenizers.source.encode_many(texts[0]))
+    targets = map(tokenizers.target.marks.target, tokenizers.target.encode_many(texts[1]))
+    kept = [pair for pair in zip(lines, sources, targets, strict=True) if _fits(pair, longest, bad, on_bad)]
+    tokens = chain.from_iterable((*source, *target) for _, source, target in kept)
+    counts = [(0, len(source), len(target) - 1, line) for line, source, target in kept]
     return np.fromiter(tokens, np.int64), np.array(counts, RECORD)
 
 
 def _fits(pair: tuple[int, list[int], list[int]], longest: int, bad: BadLines, on_bad: OnBad) -> bool:
-    line, *sides = pair
-    for name, side in zip(("source", "target"), sides, strict=True):
-        if len(side) + 1 > longest:
-            what = f"{len(side) + 1:,} tokens on the {name} side where data.longest is {longest:,}"
+    line, source, target = pair
+    for name, length in (("source", len(source)), ("target", len(target) - 1)):
+        if length > longest:
+            what = f"{length:,} tokens on the {name} side where data.longest is {longest:,}"
             bad.add(TOO_LONG, line, what, on_bad=on_bad)
             return False
     return True

@@ -94,17 +94,23 @@ class Cut:
         self, query: np.ndarray, passage: Pieces, answer: Answer | None, marks: Marks, question: int
     ) -> list[Window]:
         """All windows of a question. Where the answer is not inside as a whole, the begin mark stands for it."""
-        query = query[: self.query]
+        query = query[: min(self.query, self.longest - _before(marks) - 2)]
         span = None if answer is None else passage.about(answer.start, answer.start + len(answer.text))
         found = []
-        for part in parts(len(passage.ids), self.longest - len(query) - MARKS, self.stride):
+        first = len(query) + _before(marks)
+        for part in parts(len(passage.ids), self.longest - first - 1, self.stride):
             tokens = _tokens(query, passage.ids[part.first : part.first + part.length], marks)
-            found.append(Window(tokens, len(query) + 2, part, *_target(span, part, len(query) + 2), question))
+            found.append(Window(tokens, first, part, *_target(span, part, first), question))
         return found
 
 
 def _tokens(query: np.ndarray, part: np.ndarray, marks: Marks) -> np.ndarray:
-    return np.concatenate(([marks.begin], query, [marks.end], part, [marks.end])).astype(np.int64)
+    return np.concatenate(([marks.begin], query, [marks.end, *marks.between], part, [marks.end])).astype(np.int64)
+
+
+def _before(marks: Marks) -> int:
+    """How many stand before the passage, besides the question."""
+    return 2 + len(marks.between)
 
 
 def _target(span: tuple[int, int] | None, part: Part, passage: int) -> tuple[int, int]:
@@ -127,7 +133,7 @@ class Windows:
     def __init__(self, data: Arrays, marks: Marks) -> None:
         self.data, self.marks, self.fingerprint = data, marks, data.fingerprint
         queries = data["asked"]["asked"][data["listing"]["question"]]
-        self.lengths = np.asarray(queries + data["listing"]["length"] + MARKS, np.int64)
+        self.lengths = np.asarray(queries + data["listing"]["length"] + _before(marks) + 1, np.int64)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -138,7 +144,7 @@ class Windows:
         where, tokens = Part(*part), self.data["tokens"]
         first = passage + where.first
         words = _tokens(tokens[query : query + asked], tokens[first : first + where.length], self.marks)
-        return Window(words, asked + 2, where, start, end, question)
+        return Window(words, asked + _before(self.marks), where, start, end, question)
 
     def passage(self, question: int) -> Pieces:
         """The tokens of what a question is about, and where they stand in its text."""

@@ -46,7 +46,8 @@ def _by_word(words: Sequence[str], text: Pieces, marks: Marks) -> list[np.ndarra
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])
     firsts = np.searchsorted(text.starts, starts)
     tokens = [text.ids[first:last] for first, last in pairwise(firsts)]
-    return [some if len(some) else np.array([marks.unknown]) for some in tokens]
+    nothing = np.array([marks.end if marks.unknown is None else marks.unknown])
+    return [some if len(some) else nothing for some in tokens]
 
 
 def cut(words: Sequence[np.ndarray], room: int) -> Iterator[tuple[int, int]]:

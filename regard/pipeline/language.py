@@ -40,19 +40,7 @@ class Writer(Asked):
         """The continuation, piece by piece while it is written."""
         return streamed(self.model, self.tokenizer, text, self.decoding(**how), before=self.before)
 
-    def ask(
-        self,
-        texts: Sequence[str],
-        *,
-        embed: bool = False,
-        pooling: str = "mean",
-        choices: Sequence[str] = (),
-        shots: str = "",
-        **how: Any,
-    ) -> list[Reply]:
-        self.refuse_unknown(how)
-        if embed:
-            return self.vectors(texts, pooling)
+    def replies(self, texts: Sequence[str], *, choices: Sequence[str] = (), shots: str = "", **how: Any) -> list[Reply]:
         texts = [self.prompt(text, shots) for text in texts]
         if choices:
             return [_ranked(text, self.choose(f"{text} ", choices)) for text in texts]
@@ -97,7 +85,8 @@ class Writer(Asked):
         """What every attention looked at while the text was read and its continuation was written."""
         (answer,) = self.answer([text], **how)
         best = answer.hypotheses[0].tokens
-        ids = [*(self.before or [self.tokenizer.marks.end]), *self.tokenizer.encode(text), *best]
+        begun = [i for i in (self.before or [self.tokenizer.marks.end]) if i < self.model.words.num_embeddings]
+        ids = [*begun, *self.tokenizer.encode(text), *best]
         if self.model.longest is not None:
             ids = ids[: self.model.longest]
         (last,) = self.tokenizer.tokens(ids[-1:])

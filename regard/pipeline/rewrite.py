@@ -13,7 +13,6 @@ from regard.config.data import PairsData
 from regard.config.task import RewriteTask
 from regard.core.autoregressive import Autoregressive
 from regard.core.watch import watch
-from regard.data.tokenizer import EOS
 from regard.errors import ConfigError, DataError
 from regard.pipeline.base import Pipeline, Progress, Reply, Say
 from regard.prepare.rewrite import bleu_of, hold
@@ -60,19 +59,21 @@ class Rewriter(Pipeline):
     def look(self, text: str, **how: Any) -> Trace:
         """What every attention looked at while the best answer was written."""
         (ids,) = encode_sources(self.tokenizers, [text], self.longest)
-        if ids == [EOS]:
+        if ids == self.tokenizers.source.marks.source([]):
             raise DataError("the text to look at is empty; write a sentence, in quotes")
         with watch(self.model) as seen:
             (answer,) = self.answer([text], **{**how, "sample": False})
         best = answer.hypotheses[0]
-        target = [*self.tokenizers.target.tokens(best.tokens), *(["<eos>"] if best.finished else [])]
+        written = self.tokenizers.target
+        ends = [written.marks.end] if best.finished else []
         return Trace(
-            source=(*self.tokenizers.source.tokens(ids[:-1]), "<eos>"),
-            target=tuple(target),
+            source=tuple(self.tokenizers.source.tokens(ids)),
+            target=tuple(written.tokens([*best.tokens, *ends])),
             maps=follow(seen, best.rows),
             title=self.folder.name,
             score=best.score,
             caption=f"{text} → {answer.texts[0]}",
+            start=written.tokens([written.marks.begin])[0],
         )
 
     def measure(

@@ -32,13 +32,8 @@ class Answerer(Asked):
         pairs = [_pair(text) if isinstance(text, str) else text for text in texts]
         return answer(self.model, self.tokenizer, pairs, self.settings, longest=self.longest)
 
-    def ask(
-        self, texts: Sequence[str], *, top: int = 1, embed: bool = False, pooling: str = "mean", **how: Any
-    ) -> list[Reply]:
-        self.refuse_unknown(how)
-        if embed:
-            return self.vectors(texts, pooling)
-        return [_reply(text, found, top) for text, found in zip(texts, self.answers(texts), strict=True)]
+    def replies(self, texts: Sequence[str], *, top: int = 1, **how: Any) -> list[Reply]:
+        return [_reply(text, found, top) for text, found in zip(texts, self.answers(texts, **how), strict=True)]
 
     def example(self, text: str) -> str:
         return f"{text or 'a'}\t{text or 'a'}"
@@ -54,7 +49,8 @@ class Answerer(Asked):
         self.check(text)
         question, passage = _pair(text)
         marks, encode = self.tokenizer.marks, self.tokenizer.encode
-        ids = [marks.begin, *encode(question)[: self.settings.question], marks.end, *encode(passage), marks.end]
+        asked = [marks.begin, *encode(question)[: self.settings.question], marks.end, *marks.between]
+        ids = [*asked, *encode(passage), marks.end]
         (found,) = self.answers([text])
         return self.watched(ids, self.model, f"{question} → {found.text}", "")
 

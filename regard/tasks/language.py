@@ -134,7 +134,7 @@ def generate(
     `before` stands before every prompt: the end mark, where a prompt begins a document. Prompts of equal length share a
     batch; then each is read in one step, and no answer depends on its neighbours.
     """
-    coded = [_begun(tokenizer, before, ids) for ids in tokenizer.encode_many(prompts)]
+    coded = [_begun(model, tokenizer, before, ids) for ids in tokenizer.encode_many(prompts)]
     for number, ids in enumerate(coded, 1):
         _check(model, ids, f"prompt {number}", "write a shorter one")
     found: dict[int, list[Hypothesis]] = {}
@@ -159,7 +159,7 @@ def streamed(
         raise ConfigError(f"decode.beam = {how.beam}: a beam knows its words only at the end; write beam = 1 or sample")
     if how.nbest > 1:
         raise ConfigError(f"decode.nbest = {how.nbest}: one text can be shown while it is written; write nbest = 1")
-    ids = _begun(tokenizer, before, tokenizer.encode(prompt))
+    ids = _begun(model, tokenizer, before, tokenizer.encode(prompt))
     _check(model, ids, "the prompt", "write a shorter one")
     settled, fresh = ids, []
     for token in _one_by_one(model, tokenizer, ids, how):
@@ -217,21 +217,17 @@ def _search(
     return search(
         step or model.step, lambda: model.start(rows=rows),
         torch.tensor(prompts, device=next(model.parameters()).device), how,
-        eos=tokenizer.marks.end, specials=_unsayable(tokenizer), texts=prompts,
+        eos=tokenizer.marks.end, specials=tokenizer.marks.unsayable, texts=prompts,
         limit=room if model.longest is None else min(room, model.longest - length + 1),
     )  # fmt: skip
 
 
-def _unsayable(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Marks that are no text, but for the end."""
-    marks = tokenizer.marks
-    others = {marks.pad, marks.begin, marks.mask, marks.delimiter, marks.extract} - {marks.end}
-    return tuple(sorted(mark for mark in others if mark is not None))
-
-
-def _begun(tokenizer: Tokenizer, before: Sequence[int], ids: list[int]) -> list[int]:
+def _begun(model: Autoregressive, tokenizer: Tokenizer, before: Sequence[int], ids: list[int]) -> list[int]:
     """Something has to be read before anything can be written: the end mark, after which a document begins."""
-    return [*before, *ids] or [tokenizer.marks.end]
+    start = [*before, *ids] or [tokenizer.marks.end]
+    if start[0] >= model.words.num_embeddings:
+        raise DataError("nothing is there to go on with, and this model has no mark that begins a text; write a word")
+    return start
 
 
 def _check(model: Autoregressive, ids: Sequence[int], what: str, instead: str) -> None:
@@ -257,7 +253,7 @@ def score(
     tokens: int = 4096,
 ) -> list[list[float]]:
     """Log-probability of each token of each text, given those before it and `before` all: the end mark, if nothing."""
-    start = _begun(tokenizer, before, [])
+    start = _begun(model, tokenizer, before, [])
     coded = [[*start, *ids] for ids in tokenizer.encode_many(texts)]
     return _score(model, coded, [len(start)] * len(coded), tokenizer.marks.pad, tokens)
 
@@ -304,7 +300,7 @@ def continuations(
     The score is the log-likelihood of a token on average, as in GPT-3's evaluation (Brown et al. 2020, section 2.4), so
     that long choices are not at a disadvantage; without `normalise` it is that of the whole choice.
     """
-    start = _begun(tokenizer, before, tokenizer.encode(context))
+    start = _begun(model, tokenizer, before, tokenizer.encode(context))
     ahead = before if context else start
     whole = [[*ahead, *ids] for ids in tokenizer.encode_many([context + choice for choice in choices])]
     given = [_shared(start, ids) for ids in whole]

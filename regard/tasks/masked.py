@@ -261,6 +261,7 @@ def fill(
     """The likeliest tokens where a text has <mask> or [MASK]. Marks are never guessed."""
     device = next(model.parameters()).device
     marks = tokenizer.marks
+    unlikely = [*marks.all, *([] if marks.unknown is None else [marks.unknown])]
     coded = [masked_ids(tokenizer, text, number, longest) for number, text in enumerate(texts, 1)]
     found: dict[int, Filled] = {}
     for some in by_length(np.array([len(ids) for ids in coded]), tokens=tokens):
@@ -269,7 +270,7 @@ def fill(
         for row, i in enumerate(some):
             logits: Tensor = model.masked.logits(hidden[row][shown[row] == marks.mask])  # type: ignore[operator, union-attr]
             shares = logits.float().softmax(-1)
-            shares[:, [mark for mark in vars(marks).values() if mark is not None]] = -1
+            shares[:, unlikely] = -1
             found[i] = _filled(tokenizer, texts[i], coded[i], shares.topk(min(top, shares.shape[1])))
     return [found[i] for i in range(len(texts))]
 
@@ -277,13 +278,13 @@ def fill(
 def masked_ids(tokenizer: Tokenizer, text: str, number: int, longest: int | None) -> list[int]:
     """The tokens of a text, with its marks."""
     marks = tokenizer.marks
-    parts = MASK.split(text)
+    parts = MASK.split(text.strip())
     if len(parts) == 1:
         raise DataError(f"input {number} has no mask; write <mask> where a word is to be guessed")
     if marks.mask is None:
         raise ConfigError("this model's vocabulary has no mask; name a run that was trained with task.name = masked")
     ids = [marks.begin]
-    for part in tokenizer.encode_many([part.strip() for part in parts]):
+    for part in tokenizer.encode_many([part.rstrip() if tokenizer.glued else part.strip() for part in parts]):
         ids += [*part, marks.mask]
     ids[-1] = marks.end  # in place of the mask that follows no part
     if longest is not None and len(ids) > longest:

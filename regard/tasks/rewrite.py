@@ -17,7 +17,7 @@ from regard.core.head import Loss
 from regard.core.watch import watch
 from regard.data.batch import Batch, Batches, in_order, pad
 from regard.data.store import Store
-from regard.data.tokenizer import BOS, EOS, PAD, Tokenizers
+from regard.data.tokenizer import Tokenizers
 from regard.decode import Coverage, Hypothesis
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
@@ -84,7 +84,7 @@ class Rewrite:
         told, wanted = batch.target[:, :-1], batch.target[:, 1:]
         heard = coins(told, chance_of_truth(carried.get("batches", 0), settings))
         hidden, state = model(batch.source, batch.real, told, heard)
-        real = wanted != PAD
+        real = batch.written[:, 1:]
         loss: Loss = model.head(hidden, wanted, real=real, smoothing=settings.smoothing)  # type: ignore[operator]
         after = {} if settings.forcing_end is None else {"batches": carried.get("batches", 0) + 1}
         if "choice" in state.notes:
@@ -109,7 +109,7 @@ def surprise(model: Autoregressive, batch: Batch, told: Tensor | None = None) ->
     """Negative log-likelihood of each real word of a batch, the true words before it given, or those that it said."""
     before, wanted = batch.target[:, :-1], batch.target[:, 1:]
     hidden, _ = model(batch.source, batch.real, before, told)
-    return -model.head.logprobs(hidden, wanted)[wanted != PAD]
+    return -model.head.logprobs(hidden, wanted)[batch.written[:, 1:]]
 
 
 @torch.inference_mode()
@@ -175,12 +175,13 @@ def rewrite(
     """
     coded = encode_sources(tokenizers, sources, longest)
     begun = None if prefixes is None else tokenizers.target.encode_many(list(prefixes))
-    found = {i: [NOTHING] for i, ids in enumerate(coded) if ids == [EOS]}
+    nothing = tokenizers.source.marks.source([])
+    found = {i: [NOTHING] for i, ids in enumerate(coded) if ids == nothing}
     asked = [i for i in range(len(coded)) if i not in found]
     width = how.nbest if how.sample else max(how.beam, how.nbest)
     for rows in by_length({i: len(coded[i]) for i in asked}, tokens // width):
         some = None if begun is None else [begun[i] for i in rows]
-        found.update(zip(rows, _search(model, [coded[i] for i in rows], how, some), strict=True))
+        found.update(zip(rows, _search(model, tokenizers, [coded[i] for i in rows], how, some), strict=True))
         if progress is not None:
             progress(len(found), len(sources))
     return [
@@ -200,7 +201,8 @@ def score_pairs(
 ) -> list[list[float]]:
     """Log-probability of each token of each given answer, its end mark last."""
     sources = encode_sources(tokenizers, [source for source, _ in pairs], longest)
-    targets = [[BOS, *ids, EOS] for ids in tokenizers.target.encode_many([target.strip() for _, target in pairs])]
+    texts = [target.strip() for _, target in pairs]
+    targets = [tokenizers.target.marks.target(ids) for ids in tokenizers.target.encode_many(texts)]
     device = next(model.parameters()).device
     found: dict[int, list[float]] = {}
     for rows in by_length({i: max(len(sources[i]), len(targets[i])) for i in range(len(pairs))}, tokens):
@@ -216,11 +218,12 @@ def score_pairs(
 def encode_sources(
     tokenizers: Tokenizers, sources: Sequence[str], longest: int | None, *, first: int = 1
 ) -> list[list[int]]:
-    """Token ids with the end mark, of the text without outer white space: so the training data was read.
+    """Token ids with their marks, of the text without outer white space: so the training data was read.
 
     An input over the limit is refused, never cut in silence; `first` is the number of the first.
     """
-    coded = [[*ids, EOS] for ids in tokenizers.source.encode_many([source.strip() for source in sources])]
+    texts = [source.strip() for source in sources]
+    coded = [tokenizers.source.marks.source(ids) for ids in tokenizers.source.encode_many(texts)]
     for number, ids in enumerate(coded, first):
         if longest is not None and len(ids) > longest:
             raise DataError(
@@ -243,20 +246,21 @@ def by_length(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]]:
 
 
 def _search(
-    model: Autoregressive, sources: list[list[int]], how: Any, prefixes: list[list[int]] | None
+    model: Autoregressive, tokenizers: Tokenizers, sources: list[list[int]], how: Any, begun: list[list[int]] | None
 ) -> list[list[Hypothesis]]:
-    device = next(model.parameters()).device
+    """`begun` are the first words of each answer, where they are given; what opens every answer comes before them."""
+    device, marks = next(model.parameters()).device, tokenizers.target.marks
     source, real = (t.to(device) for t in pad(sources))
     seen = real if len({len(ids) for ids in sources}) > 1 else None  # no mask where nothing is padded
-    most = model.longest or math.inf
-    room = torch.tensor(
-        [min(how.longest or math.ceil(how.ratio * (len(ids) - 1)) + how.extra, most) for ids in sources]
-    )
-    prompt = torch.full((len(sources), 1), BOS, device=device)
+    most, frame = model.longest or math.inf, len(tokenizers.source.marks.source([]))
+    lengths = [how.longest or math.ceil(how.ratio * (len(ids) - frame)) + how.extra for ids in sources]
+    room = torch.tensor([min(len(marks.opening) + length, most) for length in lengths])
+    prefixes = [[*marks.opening, *words] for words in begun or [[]] * len(sources)]
+    prompt = torch.full((len(sources), 1), marks.begin, device=device)
     with _coverage(model, 0.0 if how.sample else how.coverage, real) as coverage:
         return search(
-            model.step, lambda: model.start(source, seen), prompt, how,
-            eos=EOS, specials=(PAD, BOS), limit=room, texts=sources, prefixes=prefixes, coverage=coverage,
+            model.step, lambda: model.start(source, seen), prompt, how, eos=marks.end, specials=marks.unsayable,
+            limit=room, texts=sources, prefixes=prefixes if any(prefixes) else None, coverage=coverage,
         )  # fmt: skip
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import regard
 from regard.data.batch import Batch
-from regard.data.tokenizer import BOS, EOS
+from regard.data.tokenizer import BOS, EOS, Marks, Tokenizer, Tokenizers
 from regard.metrics.translation import BLEU
 from regard.pipeline.rewrite import Rewriter
 from regard.prepare.rewrite import hold, prepare
-from regard.tasks.rewrite import Held, Rewrite, by_length, measure, rewrite, surprise
+from regard.tasks.rewrite import Held, Rewrite, by_length, measure, rewrite, score_pairs, surprise
 from regard.tasks.searching import seed_of
 
 PAIRS = tiny.pairs(6)
@@ -114,3 +114,45 @@ def test_random_numbers_belong_to_a_sentence_and_a_draw() -> None:
     seeds = {seed_of(seed, draw, ids) for seed in range(3) for draw in range(3) for ids in ((4, 5), (5, 4), (45,))}
     assert len(seeds) == 27
     assert seed_of(1, 2, (3, 4)) == seed_of(1, 2, [3, 4])
+
+
+def remarked(model: Rewriter, source: Marks, target: Marks) -> Tokenizers:
+    """The same vocabularies, with other marks."""
+    return Tokenizers(
+        Tokenizer(model.tokenizers.source.inner, source), Tokenizer(model.tokenizers.target.inner, target)
+    )
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@torch.inference_mode()
+def test_an_answer_opens_with_what_every_target_opens_with(model: Rewriter, beam: int) -> None:
+    both = remarked(model, Marks(0, 1, 2, 3, before=(1,)), Marks(0, 2, 2, 3, opening=(1,)))
+    how = model.decoding(beam=beam, longest=8)
+    for prefixes in (None, ["zwei"]):
+        (answer,) = rewrite(model.model, both, ["twenty-three"], how, prefixes=prefixes)
+        best = answer.hypotheses[0]
+        begun = both.target.encode("zwei") if prefixes else []
+        assert best.tokens[: 1 + len(begun)] == (1, *begun)
+        assert len(best.tokens) <= 1 + 8
+        assert answer.texts[0] == both.target.decode(best.tokens[1:])
+        source = torch.tensor([both.source.marks.source(both.source.encode("twenty-three"))])
+        told = [2, *best.tokens, *([2] if best.finished else [])]
+        hidden, _ = model.model(source, torch.ones_like(source, dtype=torch.bool), torch.tensor([told[:-1]]))
+        likely = model.model.head.logprobs(hidden, torch.tensor([told[1:]]))
+        assert likely.sum().item() == pytest.approx(best.logprob, rel=1e-4)
+
+
+@torch.inference_mode()
+def test_where_an_end_pads_it_is_learnt_all_the_same(model: Rewriter, task: Rewrite) -> None:
+    both = remarked(model, Marks(0, 1, 0, 3), Marks(0, 1, 0, 3))
+    scores = score_pairs(model.model, both, PAIRS)
+    sources = [both.source.marks.source(both.source.encode(source)) for source, _ in PAIRS]
+    targets = [both.target.marks.target(both.target.encode(target)) for _, target in PAIRS]
+    loss = task.loss(model.model, Batch.of(sources, targets, range(len(PAIRS))), None)
+    assert loss.count == sum(len(target) - 1 for target in targets) == sum(map(len, scores))
+    assert loss.parts["nll"].item() == pytest.approx(-sum(map(sum, scores)), rel=1e-5)
+
+
+def test_nothing_answers_nothing_whatever_frames_it(model: Rewriter) -> None:
+    both = remarked(model, Marks(0, 1, 2, 3, before=(1,)), Marks(0, 2, 2, 3, opening=(1,)))
+    assert rewrite(model.model, both, ["", "two"], model.decoding())[0].texts == ("",)
