@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 
+FIRST = 1024  # waves that are drawn at once
+
 
 def sinusoid(positions: Tensor, dim: int) -> Tensor:
     """PE(p, 2i) = sin(p / 10000^(2i/dim)), PE(p, 2i+1) = cos(same): (T,) -> (T, dim)."""
@@ -20,15 +22,16 @@ def sinusoid(positions: Tensor, dim: int) -> Tensor:
 
 
 class Sinusoidal(nn.Module):
-    """The paper's fixed waves. A table that grows on demand: positions have no end."""
+    """The paper's fixed waves. A table that grows on demand: positions have no end. `offset` is the first token's."""
 
-    def __init__(self, dim: int, context: int) -> None:
+    def __init__(self, dim: int, context: int, offset: int = 0) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.offset = dim, offset
         self.table: Tensor
-        self.register_buffer("table", self._draw(context), persistent=False)
+        self.register_buffer("table", self._draw(min(context, FIRST)), persistent=False)
 
     def forward(self, start: int, length: int) -> Tensor:  # -> (T, dim)
+        start += self.offset
         if start + length > len(self.table):
             with torch.inference_mode(False):  # grown while decoding, it must still serve in training
                 self.table = self._draw(2 * (start + length)).to(self.table)
@@ -38,21 +41,34 @@ class Sinusoidal(nn.Module):
         return sinusoid(torch.arange(length, dtype=torch.float64), self.dim).to(torch.get_default_dtype())
 
 
-class Learned(nn.Module):
-    """One vector a position, up to a longest sequence."""
+class Halves(Sinusoidal):
+    """The same waves in another order: all sines, then all cosines."""
 
-    def __init__(self, dim: int, context: int) -> None:
+    def _draw(self, length: int) -> Tensor:
+        waves = super()._draw(length)
+        return torch.cat([waves[:, 0::2], waves[:, 1::2]], 1)
+
+
+class Learned(nn.Module):
+    """One vector a position, up to a longest sequence. `offset` rows of the table stand before the first token's."""
+
+    def __init__(self, dim: int, context: int, offset: int = 0) -> None:
         super().__init__()
-        self.table = nn.Embedding(context, dim)
+        self.table, self.offset = nn.Embedding(context + offset, dim), offset
 
     def forward(self, start: int, length: int) -> Tensor:  # -> (T, dim)
-        if start + length > self.table.num_embeddings:
+        context = self.table.num_embeddings - self.offset
+        if start + length > context:
             raise ConfigError(
                 f"a sequence of {start + length} tokens came, "
-                f"but the learned positions end at {self.table.num_embeddings}; "
+                f"but the learned positions end at {context}; "
                 "shorten it, or train with a larger model.context or with sinusoidal positions"
             )
-        return self.table.weight[start : start + length]
+        return self.table.weight[self.offset + start : self.offset + start + length]
 
 
-POSITIONS: dict[str, type[Sinusoidal] | type[Learned]] = {"sinusoidal": Sinusoidal, "learned": Learned}
+POSITIONS: dict[str, type[Sinusoidal] | type[Learned]] = {
+    "sinusoidal": Sinusoidal,
+    "halves": Halves,
+    "learned": Learned,
+}

@@ -12,6 +12,7 @@ learn another task, the head is replaced by one new layer. The batch is read wit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, Self
 
@@ -32,12 +33,14 @@ from regard.core.position import Learned
 from regard.core.spans import Spans
 from regard.errors import ConfigError
 
+POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": F.relu}
+
 
 class Config(ModelConfig):
     vocab: int | None = Field(None, ge=4, le=10_000_000)
     """Tokens, as many as the tokenizer has."""
-    segments: int = Field(2, ge=1, le=1024)
-    """Parts of a text that have an embedding of their own."""
+    segments: int = Field(2, ge=0, le=1024)
+    """Parts of a text that have an embedding of their own; 0: none has."""
     dim: int = Field(768, ge=1, le=65_536)
     heads: int = Field(12, ge=1, le=1024)
     layers: int = Field(12, ge=1, le=1024)
@@ -45,15 +48,22 @@ class Config(ModelConfig):
     """Width inside the feed-forward."""
     context: int = Field(512, ge=1, le=1_048_576)
     """Longest sequence."""
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    offset: int = Field(0, ge=0, le=1_048_576)
+    """Rows of the table of positions that stand before the first token's."""
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     """The authors' first code has gelu_tanh; most that came after have gelu."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """On the embeddings, on the output of each sublayer, and before the labels."""
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     epsilon: float = Field(1e-12, gt=0, le=1)
     """Of the norms."""
-    head: Literal["none", "pretrain", "sentence", "words"] = "none"
-    """What is told: hidden tokens and whether a segment is the next, a label of the text, or one of each token."""
+    head: Literal["none", "pretrain", "masked", "sentence", "words"] = "none"
+    """What is told: hidden tokens and whether a segment is the next, hidden tokens alone, a label of the text, or one
+    of each token."""
+    tied: bool = True
+    """Hidden tokens are guessed with the words' own matrix."""
+    pooler: Literal["tanh", "relu", "none"] = "tanh"
+    """What the first token goes through to be the summary; the heads "masked" and "words" have no summary."""
     labels: int | None = Field(None, ge=1, le=1_000_000)
     """How many, for head = "sentence" and "words"."""
 
@@ -65,9 +75,15 @@ class Config(ModelConfig):
     def longest(self) -> int:
         return self.context
 
+    @property
+    def summarises(self) -> bool:
+        return self.pooler != "none" and self.head not in ("masked", "words")
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         self.check_heads()
+        if self.head in ("pretrain", "sentence") and self.pooler == "none":
+            raise ConfigError(f'pooler: head = "{self.head}" asks for a summary of the text; write pooler = "tanh"')
         return self
 
 
@@ -76,15 +92,16 @@ class Bert(nn.Module):
         super().__init__()
         self.config, self.longest = config, config.longest
         self.words = nn.Embedding(config.vocab or 0, config.dim)
-        self.segments = nn.Embedding(config.segments, config.dim)
-        self.positions = Learned(config.dim, config.context)
+        self.segments = nn.Embedding(config.segments, config.dim) if config.segments else None
+        self.positions = Learned(config.dim, config.context, config.offset)
         self.norm = LayerNorm(config.dim, config.epsilon)
         self.encoder = nn.ModuleList(_block(config) for _ in range(config.layers))
-        self.pooler = None if config.head == "words" else Linear(config.dim, config.dim)
+        self.pooler = Linear(config.dim, config.dim) if config.summarises else None
+        if config.head in ("pretrain", "masked"):
+            self.masked = MaskedHead(self.words, config.activation, config.epsilon, tied=config.tied)
         if config.head == "pretrain":
-            self.masked = MaskedHead(self.words, config.activation, config.epsilon)
             self.next = Linear(config.dim, 2)
-        elif config.head != "none":
+        elif config.head in ("sentence", "words"):
             self.labels = nn.Sequential(nn.Dropout(config.dropout), Linear(config.dim, config.labels or 0))
         self.apply(_initialise)
 
@@ -97,7 +114,10 @@ class Bert(nn.Module):
         places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         if mask.spans is not None:
             tokens, segments, places = (mask.spans.pack(ids) for ids in (tokens, segments, places))
-        x = self.norm(self.words(tokens) + self.segments(segments) + F.embedding(places, positions))
+        x = self.words(tokens) + F.embedding(places, positions)
+        if self.segments is not None:  # parts beyond the last that has one share its embedding
+            x = x + self.segments(segments.clamp(max=self.config.segments - 1))
+        x = self.norm(x)
         x = dropout(x, self.config.dropout) if self.training else x
         for block in self.encoder:
             x, _ = block(x, mask)
@@ -112,15 +132,16 @@ class Bert(nn.Module):
     def summary(self, hidden: Tensor, last: Tensor | None = None) -> Tensor:
         """A text in one vector, (B, T, dim) -> (B, dim), from its first token; of its `last` nothing is asked."""
         if self.pooler is None:
-            raise ConfigError('head = "words" has no summary of a text; build the model with head = "sentence"')
-        return self.pooler(hidden[:, 0]).tanh()
+            what = 'pooler = "none"' if self.config.pooler == "none" else f'head = "{self.config.head}"'
+            raise ConfigError(f'{what} has no summary of a text; build the model with head = "sentence"')
+        return POOLERS[self.config.pooler](self.pooler(hidden[:, 0]))
 
 
 class MaskedHead(Head):
     """Guesses hidden tokens by one more layer, the words' own matrix and a bias: logits = E LN(gelu(W h + b)) + c."""
 
-    def __init__(self, words: nn.Embedding, activation: str, epsilon: float) -> None:
-        super().__init__(words.embedding_dim, words.num_embeddings, tied=words, bias=True)
+    def __init__(self, words: nn.Embedding, activation: str, epsilon: float, *, tied: bool = True) -> None:
+        super().__init__(words.embedding_dim, words.num_embeddings, tied=words if tied else None, bias=True)
         self.dense, self.norm = (
             Linear(words.embedding_dim, words.embedding_dim),
             LayerNorm(words.embedding_dim, epsilon),

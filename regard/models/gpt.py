@@ -12,7 +12,6 @@ does not.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Literal, Self
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from regard.config import ModelConfig
 from regard.core.attention import Attention
-from regard.core.autoregressive import Autoregressive
+from regard.core.autoregressive import Sourceless
 from regard.core.block import RESIDUALS, Block, FeedForward
 from regard.core.dropout import dropout
 from regard.core.head import Head
@@ -36,7 +35,7 @@ STD = 0.02  # of every matrix at first, but for those that are scaled
 
 
 class Config(ModelConfig):
-    vocab: int | None = Field(None, ge=4, le=10_000_000)
+    vocab: int | None = Field(None, ge=1, le=10_000_000)
     """Tokens, as many as the tokenizer has."""
     dim: int = Field(768, ge=1, le=65_536)
     heads: int = Field(12, ge=1, le=1024)
@@ -47,7 +46,7 @@ class Config(ModelConfig):
     """Longest sequence."""
     norm: Literal["pre", "post"] = "pre"
     """Before each sublayer, as in GPT-2, or after each residual, as in GPT-1."""
-    activation: Literal["relu", "gelu", "gelu_tanh"] = "gelu_tanh"
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu_tanh"
     dropout: float = Field(0.1, ge=0, lt=1)
     """On the embeddings, on the output of each sublayer, and before the labels."""
     attention_dropout: float = Field(0.1, ge=0, lt=1)
@@ -55,6 +54,8 @@ class Config(ModelConfig):
     """Of the norms."""
     bias: bool = True
     """Biases in products and norms."""
+    tied: bool = True
+    """The head is the embedding of the words, and no matrix of its own."""
     scaled_init: bool = True
     """The last matrix of each sublayer begins 1/√(2 · layers) as large."""
     labels: int | None = Field(None, ge=1, le=1_000_000)
@@ -70,9 +71,7 @@ class Config(ModelConfig):
         return self
 
 
-class GPT(Autoregressive):
-    sourced = False
-
+class GPT(Sourceless):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config, self.longest = config, config.longest
@@ -82,7 +81,7 @@ class GPT(Autoregressive):
         self.norm = RESIDUALS[config.norm].closing(config.dim, partial(LayerNorm, epsilon=config.epsilon))
         if not config.bias:
             self.apply(_without_bias)
-        self.head = Head(config.dim, config.vocab or 0, tied=self.words)
+        self.head = Head(config.dim, config.vocab or 0, tied=self.words if config.tied else None)
         if config.labels is not None:
             self.labels = nn.Sequential(nn.Dropout(config.dropout), Linear(config.dim, config.labels))
         self._initialise()
@@ -91,19 +90,6 @@ class GPT(Autoregressive):
         if source is not None:
             raise ValueError("a GPT has no source apart; write it before the target, as one sequence of tokens")
         return State(past=[None] * len(self.blocks))
-
-    def forward(
-        self,
-        source: Tensor | None,
-        real: Tensor | None,
-        target: Tensor,
-        told: Tensor | None = None,
-        *,
-        documents: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
-        """`documents` (B, T): tokens of equal ids are one document, to be read as if it stood alone."""
-        state = replace(self.start(source, real, rows=len(target)), memory=documents)
-        return self.states(target, state) if told is None else self._hearing_itself(target, told, state)
 
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         end = state.length + tokens.shape[1]

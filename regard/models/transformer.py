@@ -9,7 +9,7 @@ also written, all at once. `norm = "pre"` moves the norm inside the residual, as
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -49,14 +49,25 @@ class Config(ModelConfig):
     """After each residual, as in the paper, or before each sublayer."""
     normalise: Literal["layer", "layer_unbiased", "batch", "none"] = "layer"
     """Which norm stands there."""
-    activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"
+    positions: Literal["sinusoidal", "halves", "learned"] = "sinusoidal"
+    """Waves as in the paper, or all sines before all cosines, or learned."""
+    source_positions: Literal["shared", "own"] = "shared"
+    """Whether the source has learned positions of its own."""
     context: int = Field(1024, ge=1, le=1_048_576)
     """Longest sequence for learned positions."""
-    tied: Literal["all", "target", "none"] = "all"
-    """Which of the source, target and output matrices are one."""
+    offset: int = Field(0, ge=0, le=1024)
+    """The position of the first token."""
+    scaled: bool = True
+    """Embeddings are multiplied by √dim."""
+    embedding_norm: bool = False
+    """A norm stands behind the embeddings of each side too."""
+    tied: Literal["all", "words", "target", "none"] = "all"
+    """Which of the source, target and output matrices are one; "words": the first two."""
     bias: bool = False
     """Biases in the attention's projections; the paper has none."""
+    head_bias: bool = False
+    """A bias for each word in the logits."""
 
     @property
     def longest(self) -> int | None:
@@ -66,11 +77,19 @@ class Config(ModelConfig):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         self.check_heads()
-        if self.tied == "all" and self.source_vocab is not None:
+        if self.tied in ("all", "words") and self.source_vocab is not None:
             raise ConfigError(
                 'tied: two vocabularies cannot share one matrix; write tied = "target", or tokens.joint = true'
             )
         return self
+
+
+class Side(NamedTuple):
+    """What tokens of the source or of the target go through before the first block."""
+
+    words: nn.Embedding
+    positions: nn.Module
+    norm: nn.Module
 
 
 class Transformer(Autoregressive):
@@ -79,20 +98,25 @@ class Transformer(Autoregressive):
         self.config, self.longest = config, config.longest
         vocab, source_vocab = config.vocab or 0, config.source_vocab or config.vocab or 0
         self.words = nn.Embedding(vocab, config.dim)
-        self.source_words = self.words if config.tied == "all" else nn.Embedding(source_vocab, config.dim)
-        self.positions = POSITIONS[config.positions](config.dim, config.context)
+        joint, own = config.tied in ("all", "words"), config.source_positions == "own"
+        self.source_words = self.words if joint else nn.Embedding(source_vocab, config.dim)
+        self.positions = _positions(config)
+        self.source_positions = _positions(config) if own else self.positions
         self.encoder = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.decoder = nn.ModuleList(_block(config, cross=True) for _ in range(config.decoder_layers or config.layers))
         residual, norm = RESIDUALS[config.norm], NORMS[config.normalise]
+        behind = norm if config.embedding_norm else nn.Identity
+        self.source_norm, self.norm = (behind(config.dim) for _ in range(2))
         self.encoder_norm, self.decoder_norm = (residual.closing(config.dim, norm) for _ in range(2))
-        self.head = Head(config.dim, vocab, tied=None if config.tied == "none" else self.words)
+        tied = self.words if config.tied in ("all", "target") else None
+        self.head = Head(config.dim, vocab, tied=tied, bias=config.head_bias)
         self.apply(_initialise)
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
         if source is None:
             raise ValueError("a Transformer reads a source before it writes; give start the source tokens")
         mask = Mask(keys=real)
-        x = self._embed(source, self.source_words, 0)
+        x = self._embed(source, Side(self.source_words, self.source_positions, self.source_norm), 0)
         for block in self.encoder:
             x, _ = block(x, mask)
         x = self.encoder_norm(x)
@@ -101,17 +125,21 @@ class Transformer(Autoregressive):
 
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         mask, memory_mask = Mask(causal=True), Mask(keys=state.memory["real"])
-        x = self._embed(tokens, self.words, state.length)
+        x = self._embed(tokens, Side(self.words, self.positions, self.norm), state.length)
         past = []
         for block, seen, memory in zip(self.decoder, state.past, state.memory["keys"], strict=True):
             x, seen = block(x, mask, past=seen, memory=memory, memory_mask=memory_mask)
             past.append(seen)
         return self.decoder_norm(x), State(state.memory, past, state.length + tokens.shape[1], state.notes)
 
-    def _embed(self, tokens: Tensor, words: nn.Embedding, start: int) -> Tensor:
-        x = words(tokens) * self.config.dim**0.5
-        x = x + self.positions(start, tokens.shape[1]).to(x)
+    def _embed(self, tokens: Tensor, side: Side, start: int) -> Tensor:
+        x = side.words(tokens) * (self.config.dim**0.5 if self.config.scaled else 1.0)
+        x = side.norm(x + side.positions(start, tokens.shape[1]).to(x))
         return dropout(x, self.config.dropout) if self.training else x
+
+
+def _positions(config: Config) -> nn.Module:
+    return POSITIONS[config.positions](config.dim, config.context, config.offset)
 
 
 def _block(config: Config, cross: bool = False) -> Block:

@@ -22,8 +22,13 @@ __all__ = ["Pipeline", "Reply", "check_vocabulary", "load", "read_run"]
 
 
 def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
-    """A trained run, ready to be asked."""
+    """A trained run, a Hugging Face folder, or a model of their hub by its name, ready to be asked."""
     folder = Path(folder)
+    if not (folder / "recipe.toml").exists():
+        from regard.interop.hf import is_foreign, load_folder
+
+        if is_foreign(folder):
+            return load_folder(folder, device=device)
     recipe = read_run(folder)
     weights = folder / "model.safetensors"
     if not weights.exists():
@@ -39,6 +44,8 @@ def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
 def read_run(folder: Path) -> Recipe:
     """The recipe of a run folder, of a version that this Regard can read."""
     if not (folder / "recipe.toml").exists():
+        if (folder / "config.json").exists():
+            raise CheckpointError(f"{folder}: not a run folder; make one of it with: regard import {folder} RUN")
         what = "no such folder" if not folder.exists() else "not a run folder: it has no recipe.toml"
         raise CheckpointError(f"{folder}: {what}; runs are made by: regard train RECIPE --out {folder}")
     try:
@@ -57,12 +64,16 @@ def check_vocabulary(recipe: Recipe, tokenizers: Tokenizers) -> None:
     """The files of a run fit together."""
     vocab: int = recipe.model.vocab  # type: ignore[attr-defined]
     source_vocab: int | None = getattr(recipe.model, "source_vocab", None)
-    for side, wanted, found in (
-        ("target", vocab, tokenizers.target.size),
-        ("source", source_vocab or vocab, tokenizers.source.size),
+    for side, wanted, tokenizer in (
+        ("target", vocab, tokenizers.target),
+        ("source", source_vocab or vocab, tokenizers.source),
     ):
-        if wanted != found:
+        marks, beyond = tokenizer.marks, range(wanted, tokenizer.size)
+        if wanted > tokenizer.size or not {marks.begin, marks.end, marks.pad}.issuperset(
+            beyond
+        ):  # which it never reads
             raise CheckpointError(
-                f"the model was built for a {side} vocabulary of {wanted}, but its tokenizer has {found} entries; "
+                f"the model was built for a {side} vocabulary of {wanted}, "
+                f"but its tokenizer has {tokenizer.size} entries; "
                 "they belong to different runs"
             )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.core.position import Learned, Sinusoidal, sinusoid
+from regard.core.position import POSITIONS, Halves, Learned, Sinusoidal, sinusoid
 from regard.errors import ConfigError
 
 widths = st.integers(1, 16).map(lambda half: 2 * half)
@@ -79,7 +79,25 @@ def test_learned_positions_go_on_from_where_a_step_stands() -> None:
     assert torch.equal(torch.cat([positions(0, 3), positions(3, 2)]), positions(0, 5))
 
 
+@given(st.integers(1, 20), st.integers(1, 30))
+def test_halves_are_the_same_waves_in_another_order(dim: int, length: int) -> None:
+    paper, halves = Sinusoidal(dim, 8)(0, length), Halves(dim, 8)(0, length)
+    sines = (dim + 1) // 2
+    assert torch.equal(halves[:, :sines], paper[:, 0::2])
+    assert torch.equal(halves[:, sines:], paper[:, 1::2])
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_an_offset_is_where_the_first_token_stands(kind: str) -> None:
+    torch.manual_seed(0)
+    plain = POSITIONS[kind](4, 12)
+    torch.manual_seed(0)
+    assert torch.equal(POSITIONS[kind](4, 9, offset=3)(1, 5), plain(4, 5))
+
+
 def test_learned_positions_end() -> None:
+    with pytest.raises(ConfigError, match="but the learned positions end at 10"):
+        Learned(4, 10, offset=5)(8, 3)
     sentence = (
         "a sequence of 11 tokens came, but the learned positions end at 10; "
         "shorten it, or train with a larger model.context or with sinusoidal positions"

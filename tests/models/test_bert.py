@@ -340,6 +340,46 @@ def test_a_prepared_model_says_the_same() -> None:
     assert torch.equal(model(tokens, torch.zeros_like(real)), torch.zeros_like(wanted))
 
 
+# ------------------------------------------------------------------ what its relatives have otherwise
+
+
+def test_without_segments_a_part_is_like_any_other() -> None:
+    tokens, real, segments = batch()
+    model = tiny(segments=0)
+    assert torch.equal(model(tokens, real, segments), model(tokens, real))
+    one = tiny(segments=1)  # one embedding for all parts
+    assert torch.equal(one(tokens, real, segments), one(tokens, real))
+
+
+def test_an_offset_shifts_the_table_of_positions() -> None:
+    tokens, real, segments = batch()
+    plain, shifted = tiny(), tiny(offset=3)
+    rows = shifted.positions.table.weight[3:].clone()
+    shifted.load_state_dict({**plain.state_dict(), "positions.table.weight": shifted.positions.table.weight})
+    with torch.no_grad():
+        plain.positions.table.weight.copy_(rows)
+    assert torch.equal(plain(tokens, real, segments), shifted(tokens, real, segments))
+    assert shifted.longest == plain.longest
+
+
+def test_poolers() -> None:
+    tokens, real, segments = batch()
+    hidden = tiny()(tokens, real, segments)
+    through, cut = tiny(pooler="tanh"), tiny(pooler="relu")
+    cut.load_state_dict(through.state_dict())
+    assert torch.allclose(cut.summary(hidden), through.summary(hidden).atanh().relu())
+    for settings, what in (({"pooler": "none"}, 'pooler = "none"'), ({"head": "masked"}, 'head = "masked"')):
+        with pytest.raises(ConfigError, match=f"{what} has no summary of a text"):
+            tiny(**{"head": "none", **settings}).summary(hidden)
+
+
+def test_hidden_tokens_may_be_guessed_with_a_matrix_of_their_own() -> None:
+    tied, own = tiny(head="masked"), tiny(head="masked", tied=False)
+    assert tied.masked.weight is tied.words.weight
+    assert own.masked.weight is not own.words.weight
+    assert not hasattr(own, "next")
+
+
 # ------------------------------------------------------------------ what cannot be built
 
 
@@ -348,7 +388,11 @@ def test_a_prepared_model_says_the_same() -> None:
     [
         ({"dim": 64, "heads": 5}, "heads: dim=64 does not divide into heads=5; try heads=4"),
         ({"size": "bsae"}, r"size: no size 'bsae'; did you mean 'base'\?"),
-        ({"head": "sentences"}, "head: must be 'none', 'pretrain', 'sentence' or 'words', but it is \"sentences\""),
+        ({"head": "word"}, "head: must be 'none', 'pretrain', 'masked', 'sentence' or 'words', but it is \"word\""),
+        (
+            {"head": "sentence", "pooler": "none"},
+            'pooler: head = "sentence" asks for a summary of the text; write pooler = "tanh"',
+        ),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], sentence: str) -> None:
