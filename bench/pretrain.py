@@ -85,9 +85,10 @@ def note(work: Work) -> str:
     return (
         f"Steps of {work.tokens:,} tokens: BERT-base with both losses on WikiText-2 in sequences of up to "
         f"{work.length}, GPT-2 of 124 million parameters in windows of 1,024. bf16 autocast, AdamW (fused), clipped, "
-        "dropout 0.1. Ours is compiled block by block for any shape, Hugging Face's model with its loss as one graph "
-        "for the one shape that all batches have. Equal weights, equal batches; the losses before the first step were "
-        "checked to be the same. Hugging Face's BERT computes the logits of all positions, as its own class does."
+        "dropout 0.1. Ours is compiled block by block, with what stands between the head's products; Hugging Face's "
+        "model with its loss as one graph. All batches have one shape. Equal weights, equal batches; the losses before "
+        "the first step were checked to be the same. Hugging Face's BERT computes the logits of all positions, as its "
+        "own class does."
     )
 
 

@@ -32,7 +32,7 @@ Loss = Callable[[Batch], Tensor]
 Engine = Callable[[], tuple[nn.Module, Loss]]
 
 PRECISIONS = {"cpu": ("fp32",), "cuda": ("bf16", "fp32")}  # autocast copies cuDNN's weights at each call
-SIZES = {"cpu": (32, 64, 128, 256), "cuda": (256, 1024)}  # sentences in a peer's own batch: the best races
+SIZES = {"cpu": (32, 64, 128, 256), "cuda": (1024,)}  # sentences in a peer's own batch: the best races
 PEERS = {"tutorial loop": tutorial, "the same model as a loop": same_model}
 
 
