@@ -23,6 +23,7 @@ from regard.cli.asking import (
     look,
     predict,
 )
+from regard.cli.exchanging import ExportOptions, export, import_
 from regard.cli.flags import arguments, split_at_dashes
 from regard.cli.help import Verb, print_help, print_recipe, print_verbs
 from regard.cli.making import DemoOptions, TrainOptions, demo, recipes, resume, train
@@ -141,6 +142,20 @@ VERBS = {
         look,
     ),
     "doctor": Verb("run the laws on your own model", "RUN", "regard doctor runs/demo", DoctorOptions, doctor),
+    "import": Verb(
+        "a Hugging Face folder, or a model of their hub, as a run",
+        "DIR RUN",
+        "regard import distilbert-tiny runs/distilbert",
+        Nothing,
+        import_,
+    ),
+    "export": Verb(
+        "a run as a folder of another program",
+        "RUN DIR [--to hf | onnx | ctranslate2]",
+        "regard export runs/demo demo-ctranslate2 --to ctranslate2",
+        ExportOptions,
+        export,
+    ),
     "reproduce": Verb(
         "a whole table of runs: published ones beside ours",
         "TABLE [--data NAME] [--quick] [--out FOLDER]",

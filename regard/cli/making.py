@@ -107,7 +107,12 @@ def _refuse_unknown(given: dict[str, Any], whole: type[Recipe]) -> None:
 def resume(argv: list[str]) -> None:
     folder, *_ = run_of(argv, Nothing)
     from regard import run
+    from regard.interop.recipe import NOWHERE
+    from regard.pipeline import read_run
 
+    if NOWHERE in read_run(folder).data.train:
+        what = f"{folder} was imported, so that there is no training to go on with"
+        raise ConfigError(f"{what}; begin another with it: regard train RECIPE --train.begin {folder}")
     run.resume(folder, out)
     _go_on(folder)
 

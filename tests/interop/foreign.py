@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 import transformers
+from interop.vocabularies import MAKE
 from torch import nn
+
+from regard.interop.tokens import read_tokenizers
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -45,6 +48,30 @@ def save(architecture: str, folder: Path, seed: int = 0, **settings: Any) -> Any
     model = make(architecture, seed, **settings)
     model.save_pretrained(folder)
     return model
+
+
+def speak(architecture: str, folder: Path, seed: int = 0, **settings: Any) -> Any:
+    """The same with a vocabulary of its family, so that it can be asked in words."""
+    family = ARCHITECTURES[architecture]
+    folder.mkdir(parents=True)
+    MAKE[family](folder)
+    held = read_tokenizers(folder, {"model_type": family})
+    assert held is not None
+    marks, sizes = held.target.marks, {key: 96 for key in CONTEXTS if hasattr(CONFIGS[family](random.Random(0)), key)}
+    ids: dict[str, Any] = {"pad_token_id": marks.pad, "eos_token_id": marks.end, "bos_token_id": marks.begin}
+    ids["forced_eos_token_id"] = None
+    if family == "marian":
+        ids |= {"decoder_start_token_id": marks.pad, "share_encoder_decoder_embeddings": True}
+        ids |= {"decoder_vocab_size": held.target.size}
+    if family in ("bert", "roberta"):
+        ids["type_vocab_size"] = 2 if family == "bert" else 1
+    if family == "bart":
+        ids |= {"bos_token_id": marks.before[0], "decoder_start_token_id": marks.end}
+        ids |= {"forced_bos_token_id": marks.before[0]}
+    return save(architecture, folder, seed, vocab_size=held.target.size, **sizes, **ids, **settings)
+
+
+CONTEXTS = ("max_position_embeddings", "n_positions")
 
 
 def fill(model: nn.Module, seed: int) -> nn.Module:
