@@ -16,6 +16,7 @@ from typing import Any
 from regard.errors import CheckpointError
 
 SEVERAL = ("before", "opening", "between")
+MOST = 16  # tokens that stand in one place
 
 
 @dataclass(frozen=True)
@@ -73,22 +74,25 @@ class Marks:
         """The other way round. `where` is the file that names them."""
 
         def find(mark: str, name: Any) -> int:
-            found = number(name) if isinstance(name, str) else None
+            whole = isinstance(name, str) and not any("\ud800" <= letter <= "\udfff" for letter in name)
+            found = number(name) if whole else None  # half a character is in no vocabulary
             if found is None:
-                raise CheckpointError(
-                    f"{where}: {mark} is {name!r}, which the vocabulary lacks; name one of its tokens"
-                )
+                what = f"{where}: {mark} is {repr(name)[:80]}, which the vocabulary lacks"
+                raise CheckpointError(f"{what}; name one of its tokens")
             return found
 
         known = {field.name for field in fields(cls)}
         if strange := sorted(map(str, set(names) - known)):
-            raise CheckpointError(f"{where}: no mark is called {strange[0]!r}; there are {', '.join(sorted(known))}")
+            raise CheckpointError(
+                f"{where}: no mark is called {strange[0][:40]!r}; there are {', '.join(sorted(known))}"
+            )
         for mark in ("pad", "begin", "end"):
             if mark not in names:
                 raise CheckpointError(f"{where}: does not say which token is {mark!r}; name one of the vocabulary")
         found: dict[str, Any] = {"unknown": None}
         for mark, name in names.items():
-            if mark in SEVERAL and not isinstance(name, list):
-                raise CheckpointError(f"{where}: {mark} is {name!r}, where a list of tokens was wanted")
+            if mark in SEVERAL and not (isinstance(name, list) and len(name) <= MOST):
+                wanted = f"a list of at most {MOST} tokens was wanted"
+                raise CheckpointError(f"{where}: {mark} is {repr(name)[:80]}, where {wanted}")
             found[mark] = tuple(find(mark, one) for one in name) if mark in SEVERAL else find(mark, name)
         return cls(**found)

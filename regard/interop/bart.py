@@ -7,6 +7,7 @@ from __future__ import annotations
 from regard.errors import ConfigError
 from regard.interop.bert import ACTIVATIONS
 from regard.interop.family import FLAT, Architecture, Family, Held, Key, Row, Settings, both
+from regard.interop.files import shown
 from regard.models.transformer import Config
 
 OFFSET = 2
@@ -119,7 +120,7 @@ def alike(ours: Settings, theirs: Settings, held: Held) -> Settings:
     ):
         default = KEYS[one].default
         if theirs.get(one, default) != theirs.get(other, default):
-            what = f"{other}: {theirs.get(other, default)!r} came, and {one} is {theirs.get(one, default)!r}"
+            what = f"{other}: {shown(theirs.get(other, default))} came, and {one} is {shown(theirs.get(one, default))}"
             raise ConfigError(f"{what}; a Transformer of ours is as wide on both sides")
     return {"norm": "post", "bias": True, "head_bias": "final_logits_bias" in held.names}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.errors import ConfigError
 from regard.interop.family import Architecture, Family, Held, Key, Row, Settings, both
 from regard.models.bert import Config
 
@@ -38,6 +39,8 @@ IDLE = frozenset(("classifier_dropout",))  # dropout of a head: of training alon
 
 
 def body(config: Config, prefix: str) -> list[Row]:
+    if config.segments == 0:
+        raise ConfigError("type_vocab_size: 0 came, but 1 at least is wanted; restore config.json")
     found = [
         Row(f"{prefix}embeddings.word_embeddings.weight", ("words.weight",)),
         Row(f"{prefix}embeddings.token_type_embeddings.weight", ("segments.weight",)),

@@ -26,6 +26,7 @@ from regard.pipeline import Pipeline
 from regard.weights import to_disk
 
 FARTHEST = 1e-4  # that two engines may differ, as a share of the largest number; float32 gives about 1e-6
+FORBIDDEN = -1e6  # a word that a bias puts below this is never said, and says nothing of the scale of the others
 WAVES = 2048  # positions of an exported table, where the model's own have no end
 LENGTHS = ((1,), (7, 4), (33, 2, 20))  # of the rows of each batch that is tried
 ANSWER = 12  # most words that are written in the check
@@ -69,7 +70,8 @@ class Comparison:
         if here.shape != there.shape:
             raise RegardError(f"{list(there.shape)} came back where {list(here.shape)} was wanted; nothing was written")
         if here.numel():
-            self.scale = max(self.scale, float(here.abs().max()))
+            said = here[here > FORBIDDEN]
+            self.scale = max(self.scale, float(said.abs().max()) if said.numel() else 0.0)
             apart = float((here - there).abs().max())
             self.difference = max(self.difference, apart if apart == apart else float("inf"))
 
@@ -86,6 +88,10 @@ class Comparison:
 
 
 def check_vacant(folder: Path) -> None:
+    try:
+        folder.resolve(), folder.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, with a NUL or half a character, or a link in a circle
+        raise ConfigError(f"{ascii(str(folder))[:80]}: no folder can be there; name another") from None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: is there already; name a folder that is not, or remove it first")
 

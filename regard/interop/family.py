@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.config import ModelConfig
 from regard.errors import CheckpointError, ConfigError, nearest
-from regard.interop.files import Entry, load
+from regard.interop.files import Entry, load, shown
 from regard.weights import Tensors
 
 Split = Callable[[Tensor], tuple[Tensor, ...]]
@@ -150,6 +150,7 @@ class Family:
         return frozenset((*self.keys, *self.must, *self.idle, self.activation))
 
 
+LONGEST = 80  # letters of a setting
 GENERAL = frozenset(  # keys that every family may have, and that are read elsewhere or say nothing about the weights
     (
         "model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path",
@@ -175,8 +176,8 @@ def architecture_of(family: Family, config: Settings) -> str:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str) or name not in family.architectures:
-        what = f"architectures: {name!r} of the family {family.kind!r} is not known"
-        raise ConfigError(f"{what}; {nearest(str(name), family.architectures)}")
+        what = f"architectures: {shown(name)} of the family {family.kind!r} is not known"
+        raise ConfigError(f"{what}; {nearest(str(name)[:80], family.architectures)}")
     return name
 
 
@@ -194,10 +195,24 @@ def settings_of(family: Family, architecture: str, config: Settings, held: Held)
     for key, values in {**GENERAL_MUST, **family.must}.items():
         if key in config and not any(config[key] == value and type(config[key]) is type(value) for value in values):
             wanted = " or ".join(repr(value) for value in values)
-            raise ConfigError(f"{key}: {config[key]!r} of the family {family.kind!r} is not known; wanted is {wanted}")
+            what = f"{key}: {shown(config[key])} of the family {family.kind!r} is not known"
+            raise ConfigError(f"{what}; wanted is {wanted}")
+    for key in family.keys.keys() & config.keys():
+        single(key, config[key])
     ours = {key.ours: config.get(name, key.default) for name, key in family.keys.items()}
     ours = {**ours, "activation": _activation(family, config), **family.architectures[architecture].model}
-    return family.refine(ours, config, held)
+    ours = family.refine(ours, config, held)
+    for key in ("layers", "decoder_layers"):
+        if isinstance(count := ours.get(key), int) and count > len(held.entries):
+            what = f"config.json means {shown(count)} layers, but the file has {len(held.entries)} tensors"
+            raise CheckpointError(f"{what}; {ASTRAY}")
+    return ours
+
+
+def single(key: str, value: Any) -> None:
+    """A setting is a number or a word, and no book."""
+    if len(repr(value)) > LONGEST:
+        raise ConfigError(f"{key}: a number or a word is wanted, but it is {shown(value)}")
 
 
 def unknown_keys(family: Family, config: Settings) -> list[str]:
@@ -218,7 +233,8 @@ def config_of(family: Family, architecture: str, model: ModelConfig) -> Settings
 def _activation(family: Family, config: Settings) -> str:
     name = config.get(family.activation, next(iter(family.activations)))
     if not isinstance(name, str) or name not in family.activations:
-        raise ConfigError(f"{family.activation}: no activation {name!r}; {nearest(str(name), family.activations)}")
+        what = f"{family.activation}: no activation {shown(name)}"
+        raise ConfigError(f"{what}; {nearest(str(name)[:80], family.activations)}")
     return family.activations[name]
 
 
@@ -246,10 +262,10 @@ def match(
             found[name] = twin
     missing, strange = sorted(wanted.keys() - found.keys()), [n for n in idle if not n.endswith(family.unused)]
     if missing:
-        what = f"the file lacks {missing[0]!r}{_and_more(missing)}, which its {family.kind} model has"
+        what = f"the file lacks {shown(missing[0])}{_and_more(missing)}, which its {family.kind} model has"
         raise CheckpointError(f"{what}; {ASTRAY}")
     if strange:
-        what = f"the file has {strange[0]!r}{_and_more(strange)}, which its {family.kind} model lacks"
+        what = f"the file has {shown(strange[0])}{_and_more(strange)}, which its {family.kind} model lacks"
         raise CheckpointError(f"{what}; {ASTRAY}")
     for now, name in found.items():
         if tuple(wanted[now].shape) != entries[name].shape:

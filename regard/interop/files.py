@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from regard.weights import LONGEST_HEADER, MOST_TENSORS
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 MEGABYTE = 2**20
+MOST_SHARDS, MOST_DIGITS, DEEPEST = 1000, 30, 32
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npz", ".h5", ".msgpack")
 WIDTHS = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
@@ -34,13 +36,12 @@ WEIGHED = ("F32", "F16", "BF16")  # what weights come in
 
 
 def read_json(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
-    """An object of strict JSON: no NaN, no name twice, no more than `most` bytes."""
+    """An object of strict JSON: no NaN, no name twice, no half characters, not deep, no more than `most` bytes."""
     data = _bytes(path, most)
     try:
-        found = json.loads(data, object_pairs_hook=_once, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise CheckpointError(f"{path}: cannot be read as JSON ({reason}); restore the file") from None
+        found = _strict(data)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON ({error}); restore the file") from None
     if not isinstance(found, dict):
         raise CheckpointError(
             f"{path}: holds a {type(found).__name__}, but an object {{…}} is wanted; restore the file"
@@ -49,8 +50,12 @@ def read_json(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    if not (folder / CONFIG).is_file():
-        what = f"{folder} has no {CONFIG}" if folder.is_dir() else f"{folder}: no such folder"
+    try:
+        there, known = (folder / CONFIG).is_file(), folder.is_dir()
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
+    if not there:
+        what = f"{folder} has no {CONFIG}" if known else f"{folder}: no such folder"
         raise CheckpointError(f"{what}; name a Hugging Face folder: {CONFIG}, {WEIGHTS} and the tokenizer's files")
     return read_json(inside(folder, CONFIG))
 
@@ -58,14 +63,24 @@ def read_config(folder: Path) -> dict[str, Any]:
 def inside(folder: Path, name: str) -> Path:
     """The file of this name in the folder. A link may lead to the blobs of a Hugging Face cache, and nowhere else."""
     path = folder / name
-    if name in ("", ".", "..") or "\0" in name or Path(name).name != name or "\\" in name:
-        raise CheckpointError(f"{folder} names the file {name!r}; only files of the folder itself are read")
+    if name in ("", ".", "..") or not name.isprintable() or Path(name).name != name or "\\" in name:
+        raise CheckpointError(f"{folder} names the file {shown(name)}; only files of the folder itself are read")
     homes = [folder.resolve()]
     if folder.resolve().parent.name == "snapshots":
         homes.append(folder.resolve().parents[1] / "blobs")
-    if not any(path.resolve().is_relative_to(home) for home in homes):
+    try:
+        home = path.resolve()
+    except (OSError, RuntimeError):  # links in a circle
+        home = Path("/")
+    if not any(home.is_relative_to(one) for one in homes):
         raise CheckpointError(f"{path}: leads out of the folder; put the file itself there")
     return path
+
+
+def shown(value: Any) -> str:
+    """What came, for a sentence; whoever wrote it may have written a book."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _bytes(path: Path, most: int) -> bytes:
@@ -79,11 +94,34 @@ def _bytes(path: Path, most: int) -> bytes:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def _strict(data: bytes) -> Any:
+    try:
+        found = json.loads(data, object_pairs_hook=_once, parse_constant=_no_number, parse_int=_whole)
+        if b"\\u" in data:
+            json.dumps(found, ensure_ascii=False).encode()  # half a character has no bytes
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if _deeper(found, DEEPEST):
+        raise ValueError("it is nested too deeply")
+    return found
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(levels == 0 or _deeper(one, levels - 1) for one in inside if isinstance(one, dict | list))
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice")
     return found
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number has more than {MOST_DIGITS} digits")
+    return int(digits)
 
 
 def _no_number(name: str) -> float:
@@ -111,12 +149,17 @@ def read_entries(folder: Path) -> dict[str, Entry]:
     listed = read_json(inside(folder, INDEX), 16 * MEGABYTE).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
         raise CheckpointError(f'{folder / INDEX}: "weight_map" must name a file for each tensor; restore the file')
+    shards: dict[str, set[str]] = {}
+    for name, shard in listed.items():
+        shards.setdefault(shard, set()).add(name)
+    if len(shards) > MOST_SHARDS:
+        raise CheckpointError(f"{folder / INDEX}: names {len(shards)} files, but at most {MOST_SHARDS} are read")
     entries: dict[str, Entry] = {}
-    for shard in sorted(set(listed.values())):
+    for shard, wanted in sorted(shards.items()):
         held = read_header(inside(folder, shard))
-        wanted = {name for name, file in listed.items() if file == shard}
         if odd := sorted(wanted ^ held.keys()):
-            raise CheckpointError(f"{folder / shard}: its tensors are not those of {INDEX} ({odd[0]!r}); restore them")
+            what = f"{folder / shard}: its tensors are not those of {INDEX} ({shown(odd[0])})"
+            raise CheckpointError(f"{what}; restore them")
         entries |= held
     return entries
 
@@ -132,19 +175,21 @@ def read_header(path: Path) -> dict[str, Entry]:
             if size < 8 or length > min(size - 8, LONGEST_HEADER):
                 raise _lying(path, "it is cut short, or no safetensors file")
             data = file.read(length)
-        found = json.loads(data, object_pairs_hook=_once, parse_constant=_no_number)
+        found = _strict(data)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise _lying(path, "its header is no JSON") from None
     if not isinstance(found, dict) or len(found) > MOST_TENSORS:
         raise _lying(path, f"its header is no table of at most {MOST_TENSORS} tensors")
-    found.pop("__metadata__", None)
+    told = found.pop("__metadata__", {})
+    if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
+        raise _lying(path, "what it says of itself is no table of texts")
     places = sorted(_place(path, name, said) for name, said in found.items())
     end = 0
     for begin, stop, name in places:
         if begin != end:
-            raise _lying(path, f"its tensors overlap or leave gaps at {name!r}")
+            raise _lying(path, f"its tensors overlap or leave gaps at {shown(name)}")
         end = stop
     if 8 + length + end != size:
         raise _lying(path, f"its header promises {8 + length + end} bytes, but it has {size}")
@@ -158,15 +203,30 @@ def load(entries: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Tensor
         if (dtype := entries[name].dtype) not in WEIGHED:
             what = f"{entries[name].file}: {name!r} is {dtype}, but weights are read as {', '.join(WEIGHED)}"
             raise CheckpointError(f"{what}; convert it with the program that wrote it")
+    _check_room(sum(4 * math.prod(entries[name].shape) for name in names))
     for path in sorted({entries[name].file for name in names}):
         try:
             with safe_open(path, "pt") as file:
                 for name in names:
                     if entries[name].file == path:
-                        found[name] = file.get_tensor(name).to(torch.float32)
+                        found[name] = _numbers(file.get_tensor(name), path, name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: cannot be read as safetensors: {error}") from None
     return found
+
+
+def _numbers(tensor: Tensor, path: Path, name: str) -> Tensor:
+    if tensor.isnan().any():
+        raise CheckpointError(f"{path}: {name!r} holds what is no number (NaN); fetch it again, or train it anew")
+    return tensor.to(torch.float32)
+
+
+def _check_room(size: int) -> None:
+    """A disk can hold, or seem to hold, more than the machine."""
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > room:
+        what = f"its weights fill {size >> 30} GB, but this machine has {room >> 30} GB of memory"
+        raise CheckpointError(f"{what}; use a larger one")
 
 
 def _place(path: Path, name: str, said: Any) -> tuple[int, int, str]:
@@ -174,12 +234,12 @@ def _place(path: Path, name: str, said: Any) -> tuple[int, int, str]:
     try:
         shape, (begin, end), width = said["shape"], said["data_offsets"], WIDTHS[said["dtype"]]
         numbers = [*shape, begin, end]
-        if len(shape) > 8 or not all(type(n) is int and 0 <= n < 2**48 for n in numbers):
+        if len(said) > 3 or len(shape) > 8 or not all(type(n) is int and 0 <= n < 2**48 for n in numbers):
             raise ValueError
     except (KeyError, TypeError, ValueError):
-        raise _lying(path, f"what it says of {name!r} is no type, shape and place") from None
+        raise _lying(path, f"what it says of {shown(name)} is no type, shape and place") from None
     if end - begin != math.prod(shape) * width:
-        raise _lying(path, f"{name!r} is {said['dtype']} {shape}, which is not {end - begin} bytes")
+        raise _lying(path, f"{shown(name)} is {said['dtype']} {shape}, which is not {end - begin} bytes")
     return begin, end, name
 
 
@@ -191,7 +251,7 @@ def _refuse(folder: Path) -> None:
     """There are no safetensors; maybe something that looks like weights."""
     for path in sorted(folder.iterdir()):
         if path.suffix in PICKLES:
-            what = f"{folder} has {path.name} and no {WEIGHTS}: such a file can run code as it is opened"
+            what = f"{folder} has {shown(path.name)[1:-1]} and no {WEIGHTS}: such a file can run code as it is opened"
             way = f'transformers.AutoModel.from_pretrained("{folder}").save_pretrained("{folder}-safe")'
             raise CheckpointError(f"{what}, and Regard reads safetensors alone; where you trust it, convert it: {way}")
     raise CheckpointError(f"{folder} has no {WEIGHTS}; fetch it, or name the folder that has it")

@@ -10,6 +10,7 @@ Import, then export, gives every tensor back bit for bit, under the name it came
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,7 +23,6 @@ from torch import nn
 
 from regard.config import ModelConfig, Recipe, write_toml
 from regard.core.linear import pack
-from regard.data.suspicion import MOST_TOKENS
 from regard.data.tokenizer import Marks, Tokenizer, Tokenizers
 from regard.device import find_device
 from regard.errors import CheckpointError, ConfigError, RegardError, nearest
@@ -73,7 +73,7 @@ class Imported:
 
 def is_foreign(folder: Path) -> bool:
     """A Hugging Face folder, or a name at their hub."""
-    return (folder / files.CONFIG).exists() or hub.is_name(folder)
+    return os.path.exists(folder / files.CONFIG) or hub.is_name(folder)
 
 
 def find_folder(folder: str | Path) -> Path:
@@ -105,7 +105,7 @@ def _import(folder: Path) -> Imported:
     model, idle = _model(family, architecture, model_config, entries)
     held = read_tokenizers(folder, config) or _numbers_of(model_config, config)
     decode, ignored = decoding_of(folder, config, task, held.target.marks)
-    recipe = recipe_of(family, architecture, model_config, labels, config, held, decode, hub.name_of(folder))
+    recipe = recipe_of(family, architecture, model_config, labels, config, held, decode, folder, hub.name_of(folder))
     return Imported(recipe, model, held, (*unknown_keys(family, config), *ignored, *idle))
 
 
@@ -144,7 +144,8 @@ def _checked(family: Family, settings: Settings) -> ModelConfig:
 def family_of(config: Settings) -> Family:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise ConfigError(f"model_type: no family {kind!r} is known; {nearest(str(kind), FAMILIES)}")
+        known = nearest(str(kind)[:80], FAMILIES)
+        raise ConfigError(f"model_type: no family {files.shown(kind)} is known; {known}")
     return family_named(kind)
 
 
@@ -200,7 +201,7 @@ def family_for(recipe: Recipe) -> Family:
     for family in map(family_named, FAMILIES):
         if family.system == recipe.system and family.kin(recipe.model):
             return family
-    raise ConfigError(f"a {recipe.system} has no family at Hugging Face; export it to ONNX")
+    raise ConfigError(f"a {recipe.system} has no family at Hugging Face; export a bert, a gpt or a transformer")
 
 
 def exported(family: Family, architecture: str, config: ModelConfig, ours: Tensors) -> Tensors:
@@ -220,6 +221,7 @@ def _write_json(path: Path, values: Settings) -> None:
 # ---- a model without a vocabulary
 
 NO_TEXT = "<none>"
+MOST_NUMBERS = 300_000  # tokens that are called by numbers: more take the better part of a minute
 
 
 def _numbers_of(model: ModelConfig, config: Settings) -> Tokenizers:
@@ -231,22 +233,20 @@ def _numbers_of(model: ModelConfig, config: Settings) -> Tokenizers:
 def numbers(vocab: int, config: Settings) -> Tokenizer:
     """For a model that came without a tokenizer: its tokens are called 0, 1, 2 and so on, with spaces between them.
 
-    A mark that config.json does not name stands outside of the model's vocabulary: it is neither read nor written. What
-    is no token is left out.
+    An end that config.json does not name stands outside of the model's vocabulary: it is neither read nor written.
+    Other marks are the end where they are not named, and what is no token is left out.
     """
-
-    if vocab > MOST_TOKENS:
+    if vocab > MOST_NUMBERS:
         what = f"no vocabulary is there, and the model has {vocab:,} tokens, which are too many to be called by numbers"
         raise CheckpointError(f"{what}; put tokenizer.json beside config.json")
 
-    def mark(*keys: str) -> int:
+    def mark(*keys: str, otherwise: int) -> int:
         said = (config.get(key) for key in keys)
-        return next((number for number in said if type(number) is int and 0 <= number < vocab), vocab)
+        return next((number for number in said if type(number) is int and 0 <= number < vocab), otherwise)
 
-    end = mark("eos_token_id")
-    marks = Marks(
-        pad=mark("pad_token_id"), begin=mark("decoder_start_token_id", "bos_token_id"), end=end, unknown=None
-    )  # fmt: skip
+    end = mark("eos_token_id", otherwise=vocab)
+    begin = mark("decoder_start_token_id", "bos_token_id", otherwise=end)
+    marks = Marks(pad=mark("pad_token_id", otherwise=end), begin=begin, end=end, unknown=None)
     outside = {NO_TEXT: vocab} if vocab in marks.all else {}
     words = {str(i): i for i in range(vocab)} | outside
     inner = tokenizers.Tokenizer(models.WordLevel(words, unk_token=NO_TEXT if outside else str(end)))

@@ -15,9 +15,9 @@ from regard.interop import files, recipe, tokens
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WANTED = [
-    files.CONFIG, files.INDEX, "*.safetensors", recipe.GENERATION, tokens.TOKENIZER, tokens.SETTINGS, tokens.SPECIAL,
-    "added_tokens.json", "vocab.txt", "vocab.json", "target_vocab.json", "merges.txt", "source.spm", "target.spm",
-    "spiece.model",
+    files.CONFIG, files.INDEX, "*.safetensors", recipe.GENERATION, recipe.SENTENCES, tokens.TOKENIZER, tokens.SETTINGS,
+    tokens.SPECIAL, "added_tokens.json", "vocab.txt", "vocab.json", "target_vocab.json", "merges.txt", "source.spm",
+    "target.spm", "spiece.model",
 ]  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def _kind(held: Held, name: str) -> str:
         raise CheckpointError(f"{name!r} is a table of more than {MOST} numbers; leave it out, and it is computed")
     table = held.read(name)
     for kind in ("halves", "sinusoidal"):
-        if table.ndim == 2 and torch.allclose(_draw(kind, *table.shape), table, rtol=0, atol=NEAR):
+        if table.ndim == 2 and table.numel() and torch.allclose(_draw(kind, *table.shape), table, rtol=0, atol=NEAR):
             return kind
     raise CheckpointError(f"{name!r} holds no waves of sines and cosines; a Marian with learned positions is not known")
 

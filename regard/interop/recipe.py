@@ -10,11 +10,12 @@ from regard.config.data import LabelledData, TaggedData
 from regard.config.task import ClassifyTask
 from regard.data.tokenizer import Marks, Tokenizers
 from regard.errors import ConfigError
-from regard.interop.family import Family, Settings
-from regard.interop.files import inside, read_json
+from regard.interop.family import Family, Settings, single
+from regard.interop.files import inside, read_json, shown
 from regard.models import schema
 
 GENERATION = "generation_config.json"
+SENTENCES = "sentence_bert_config.json"
 NOWHERE = "imported"  # stands where a recipe names the files it was trained on
 KINDS = {"BPE": "bpe", "Unigram": "unigram", "WordPiece": "wordpiece", "WordLevel": "word"}
 SHORTEST = {"masked": 8, "span": 16, "classify": 4, "tag": 4}  # bounds of data.longest
@@ -46,7 +47,7 @@ def labels_of(task: str, config: Settings) -> tuple[str, ...]:
         raise ConfigError("problem_type: several labels of one text are not known; wanted is one label, or a number")
     count = config.get("num_labels", 2)
     if type(count) is not int or not 0 < count <= MOST_LABELS:
-        raise ConfigError(f"num_labels: {count!r} came, but a number from 1 to {MOST_LABELS} is wanted")
+        raise ConfigError(f"num_labels: {shown(count)} came, but a number from 1 to {MOST_LABELS} is wanted")
     names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
     numbered = isinstance(names, dict) and set(names) == {str(i) for i in range(len(names))}
     if not numbered or len({str(name) for name in names.values()}) < len(names):
@@ -61,6 +62,8 @@ def decoding_of(folder: Path, config: Settings, task: str, marks: Marks) -> tupl
     apart = (folder / GENERATION).exists()
     said = read_json(inside(folder, GENERATION)) if apart else config
     given = {key: value for key, value in said.items() if value is not None}
+    for key in SEARCH.keys() & given.keys():
+        single(key, given[key])
     found = {ours: given[theirs] for theirs, ours in SEARCH.items() if theirs in given}
     found = {"beam": 1, **found}
     if not found.get("sample"):
@@ -80,22 +83,31 @@ def recipe_of(
     config: Settings,
     tokenizers: Tokenizers,
     decode: Settings,
+    folder: Path,
     name: str,
 ) -> Recipe:
     task = family.architectures[architecture].task
-    context: int = model.context  # type: ignore[attr-defined]
+    longest = max(SHORTEST.get(task, 2), min(_longest(folder, model.context), 65_536))  # type: ignore[attr-defined]
     values = {
         "title": f"{architecture} from {name}",
         "system": family.system,
-        "data": {"train": [NOWHERE], "longest": max(SHORTEST.get(task, 2), min(context, 65_536))},
+        "data": {"train": [NOWHERE], "longest": longest},
         "tokens": _tokens(tokenizers),
-        "task": {"name": task, **_task(task, model, labels, config)},
+        "task": {"name": task, **_task(task, model, labels, config, longest)},
         "model": model.model_dump(mode="json", exclude_none=True),
         "decode": decode,
     }
     if labels and not (task == "classify" and len(labels) == 1):
         values["data"]["labels"] = labels  # type: ignore[index]
     return make_recipe(values, schema)
+
+
+def _longest(folder: Path, context: int) -> int:
+    """Most tokens of a text: what the model can read, or what sentence-transformers cuts it to."""
+    if not (folder / SENTENCES).exists():
+        return context
+    said = read_json(inside(folder, SENTENCES)).get("max_seq_length")
+    return min(context, said) if type(said) is int and said > 0 else context
 
 
 def _lengths(given: Settings, task: str, begun: int) -> Settings:
@@ -114,7 +126,7 @@ def _lengths(given: Settings, task: str, begun: int) -> Settings:
     return found
 
 
-def _task(task: str, model: ModelConfig, labels: tuple[str, ...], config: Settings) -> Settings:
+def _task(task: str, model: ModelConfig, labels: tuple[str, ...], config: Settings, longest: int) -> Settings:
     match task:
         case "masked":
             return {"next_sentence": model.head == "pretrain"}  # type: ignore[attr-defined]
@@ -125,6 +137,8 @@ def _task(task: str, model: ModelConfig, labels: tuple[str, ...], config: Settin
         case "tag":
             marked = [label for label in labels if label[:2] in ("B-", "I-")]
             return {"scheme": "iob2" if marked else "plain"}
+        case "span":  # as usual, or with room for the passage where the model reads little
+            return {"question": min(64, longest // 4), "stride": min(128, longest // 4)}
         case _:
             return {}
 

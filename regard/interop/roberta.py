@@ -5,6 +5,7 @@ from __future__ import annotations
 from regard.errors import ConfigError
 from regard.interop.bert import ACTIVATIONS, BUFFERS, IDLE, KEYS, body, pooler, without_pooler
 from regard.interop.family import Architecture, Family, Held, Key, Row, Settings, both
+from regard.interop.files import shown
 from regard.models.bert import Config
 
 
@@ -30,7 +31,9 @@ def refine(ours: Settings, theirs: Settings, held: Held) -> Settings:
     pad, rows = theirs.get("pad_token_id", 1), ours["context"]
     if type(pad) is not int or type(rows) is not int or not 0 <= pad < rows - 1:
         wanted = "a number below those of the positions is wanted"
-        raise ConfigError(f"pad_token_id: {pad!r} came with {rows!r} positions, but {wanted}; restore config.json")
+        raise ConfigError(
+            f"pad_token_id: {shown(pad)} came with {shown(rows)} positions, but {wanted}; restore config.json"
+        )
     found = {**without_pooler(ours, held), "offset": pad + 1, "context": rows - pad - 1}
     _check_gelu(found["head"], found["activation"])
     return found

@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.suspicion import MOST_TOKENS, Unfit
+from regard.data.suspicion import LARGEST_FILE, LONGEST_TOKEN, MOST_BYTES, MOST_TOKENS, Unfit
 from regard.data.tokenizer import ELSEWHERE
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
+LONGEST_MERGED = 256  # letters of a piece that is made of two others
 SPACE, TILDE = "▁", "～"
 
 
@@ -58,8 +59,8 @@ def decode(data: bytes) -> Model:
             given = dict(_fields(_bytes(value)))
             score = struct.unpack("<f", _bytes(given.get(2, b"\0\0\0\0"), 4))[0]
             pieces.append(Piece(_text(given.get(1, b"")), score, _whole(given.get(3, NORMAL))))
-            if len(pieces) > MOST_TOKENS:
-                raise Unfit(f"it has more than {MOST_TOKENS:,} pieces")
+            if len(pieces[-1].text) > LONGEST_TOKEN:
+                raise Unfit(f"a piece has more than {LONGEST_TOKEN:,} letters")
         elif number == 2:
             given = dict(_fields(_bytes(value)))
             kind, more["bytewise"] = _whole(given.get(3, UNIGRAM)), bool(given.get(35, 0))
@@ -93,8 +94,11 @@ def encode(model: Model) -> bytes:
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Number and value of each field of a message."""
-    at = 0
+    at = count = 0
     while at < len(data):
+        count += 1
+        if count > MOST_TOKENS:
+            raise Unfit(f"it has more than {MOST_TOKENS:,} pieces")
         key, at = _varint(data, at)
         number, wire = key >> 3, key & 7
         if wire == 0:
@@ -163,6 +167,8 @@ def to_json(
     """`numbers` is the list that both sides share, where there is one; `marks` are those of its tokens that are no
     text, and `codes` those that are never cut: a language to write, as >>deu<<."""
     numbers = numbers or {piece.text: number for number, piece in enumerate(model.pieces)}
+    if max(numbers.values()) > 2 * len(numbers) + len(model.pieces):
+        raise Unfit("most of the numbers of its list have no token")
     own = {piece.text: piece for piece in model.pieces if piece.kind in (NORMAL, USER, BYTE)}
     whole = {*marks, *(piece.text for piece in model.pieces if piece.kind in (UNKNOWN, CONTROL))}
     user = {*codes, *(piece.text for piece in model.pieces if piece.kind == USER)}
@@ -237,10 +243,16 @@ def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
 
 def _merges(pieces: Mapping[str, Piece]) -> Iterator[tuple[str, str]]:
     """Every way to make a piece of two; SentencePiece makes the one with the best score first."""
+    if max(map(len, pieces), default=0) > LONGEST_MERGED or sum(map(len, pieces)) > MOST_BYTES:
+        raise Unfit(f"its pieces have more than {LONGEST_MERGED} letters, or more than {MOST_BYTES:,} in all")
     ranks = {text: rank for rank, text in enumerate(sorted(pieces, key=lambda text: -pieces[text].score))}
+    left = LARGEST_FILE
     for text in ranks:
         halves = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
         found = [pair for pair in halves if pair[0] in ranks and pair[1] in ranks]
+        left -= len(found) * len(text)
+        if left < 0:
+            raise Unfit("its pieces can be made in too many ways")
         yield from sorted(found, key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
 
 

@@ -28,7 +28,7 @@ from regard.data.suspicion import MOST_TOKENS, Unfit, check, failures, parse, re
 from regard.data.tokenizer import Marks, Tokenizer, Tokenizers
 from regard.errors import CheckpointError
 from regard.interop import spm
-from regard.interop.files import MEGABYTE, inside, read_json
+from regard.interop.files import MEGABYTE, inside, read_json, shown
 
 TOKENIZER, SETTINGS, SPECIAL, GENERATION = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
@@ -108,7 +108,7 @@ def _finished(folder: Path, inner: Inner, config: Mapping[str, Any], names: Name
     count = max(inner.get_vocab().values()) + 1
     size = config.get("vocab_size", count)
     if type(size) is not int or not 0 < size <= MOST_TOKENS:
-        raise CheckpointError(f"{folder}: vocab_size is {size!r}, where a number up to {MOST_TOKENS:,} was wanted")
+        raise CheckpointError(f"{folder}: vocab_size is {shown(size)}, where a number up to {MOST_TOKENS:,} was wanted")
     marks = _marks(folder, inner, {**config, "vocab_size": size}, names)
     if marks.unknown is None and count > size:
         problem = f"the vocabulary is numbered up to {count - 1}, but the model has {size} words"
@@ -229,7 +229,7 @@ def _add(folder: Path, inner: Inner) -> None:
             if inner.token_to_id(name) is None:
                 inner.add_tokens([tokenizers.AddedToken(name, normalized=False)])
             if inner.token_to_id(name) != number:
-                raise Unfit(f"added_tokens.json gives {name!r} the number {number}, which is not the next one")
+                raise Unfit(f"added_tokens.json gives {shown(name)} the number {number}, which is not the next one")
 
 
 def _lines(data: bytes) -> list[str]:
@@ -253,7 +253,7 @@ def _wordpiece(lines: list[str], said: Mapping[str, Any], names: Names) -> Inner
     """Devlin et al. 2019: a token a line, numbered as they stand."""
     vocabulary = {line: number for number, line in enumerate(lines[:-1] if not lines[-1] else lines)}
     if names["unk"] not in vocabulary:
-        raise Unfit(f"its unknown word {names['unk']!r} is none of its tokens")
+        raise Unfit(f"its unknown word {shown(names['unk'])} is none of its tokens")
     inner = Inner(models.WordPiece(vocabulary, unk_token=names["unk"], max_input_chars_per_word=100))
     accents = said.get("strip_accents")
     inner.normalizer = normalizers.BertNormalizer(

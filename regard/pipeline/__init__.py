@@ -6,6 +6,7 @@ rewrite  and one module for each task
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -24,7 +25,7 @@ __all__ = ["Pipeline", "Reply", "check_vocabulary", "load", "read_run"]
 def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
     """A trained run, a Hugging Face folder, or a model of their hub by its name, ready to be asked."""
     folder = Path(folder)
-    if not (folder / "recipe.toml").exists():
+    if not os.path.exists(folder / "recipe.toml"):  # which is False, too, of what cannot be a name
         from regard.interop.hf import is_foreign, load_folder
 
         if is_foreign(folder):
@@ -43,10 +44,10 @@ def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
 
 def read_run(folder: Path) -> Recipe:
     """The recipe of a run folder, of a version that this Regard can read."""
-    if not (folder / "recipe.toml").exists():
-        if (folder / "config.json").exists():
+    if not os.path.exists(folder / "recipe.toml"):
+        if os.path.exists(folder / "config.json"):
             raise CheckpointError(f"{folder}: not a run folder; make one of it with: regard import {folder} RUN")
-        what = "no such folder" if not folder.exists() else "not a run folder: it has no recipe.toml"
+        what = "no such folder" if not os.path.exists(folder) else "not a run folder: it has no recipe.toml"
         raise CheckpointError(f"{folder}: {what}; runs are made by: regard train RECIPE --out {folder}")
     try:
         values = read_toml(folder / "recipe.toml")

@@ -13,9 +13,11 @@ import pytest
 import torch
 from interop.foreign import save
 
-from regard.errors import CheckpointError, RegardError
+from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.interop.engine import Comparison, check_vacant
 from regard.interop.files import MEGABYTE, inside, load, read_config, read_entries, read_header, read_json
 from regard.interop.hf import import_folder
+from regard.pipeline import load as load_run
 from regard.weights import encode
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.zeros(0, 2)}
@@ -226,3 +228,18 @@ def test_a_configuration_cannot_ask_for_more_memory_than_its_file_fills(tmp_path
     with pytest.raises(CheckpointError, match="and the weights of one and the same model"):
         import_folder(tmp_path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "\ud800"], ids=["nul", "long", "half a letter"])
+def test_a_name_that_no_folder_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"no folder can be there; name another$"):
+        check_vacant(Path(name))
+    with pytest.raises(CheckpointError, match="no such folder; runs are made by"):
+        load_run(name)
+
+
+def test_a_word_that_is_never_said_does_not_set_the_scale() -> None:
+    found = Comparison()
+    found.numbers(torch.tensor([2.0, -1e9]), torch.tensor([2.5, -1e9]))
+    with pytest.raises(RegardError, match=r"differs by at most 5\.0e-01 of 2 "):
+        found.check("an engine")

@@ -115,6 +115,14 @@ def test_labels_keep_their_names_and_order(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "b" / "config.json").read_text("utf-8"))["id2label"] == config["id2label"]
 
 
+@pytest.mark.parametrize(("said", "longest"), [(9, 9), (9_999, None), ("9", None), (-1, None)])
+def test_a_text_is_cut_where_sentence_transformers_cuts_it(said: object, longest: int | None, tmp_path: Path) -> None:
+    save("BertModel", tmp_path / "a", 1)
+    context = import_folder(tmp_path / "a").recipe.data.longest
+    (tmp_path / "a" / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": said}), "utf-8")
+    assert import_folder(tmp_path / "a").recipe.data.longest == (longest or context)
+
+
 def test_one_label_is_a_number(tmp_path: Path) -> None:
     ours = made("bert", "classify", head="sentence", labels=1, **BERT)
     recipe = make_recipe(
@@ -221,7 +229,7 @@ def test_a_trained_gpt2_sorts_whatever_it_is_given(data_dir: Callable[[str], Pat
 @pytest.mark.parametrize(
     ("system", "model", "sentence"),
     [
-        ("seq2seq", {}, "a seq2seq has no family at Hugging Face; export it to ONNX"),
+        ("seq2seq", {}, "a seq2seq has no family at Hugging Face; export a bert, a gpt or a transformer"),
         ("transformer", {"norm": "pre"}, 'model.norm: a Transformer at Hugging Face has "post", but it is "pre"'),
         ("transformer", {"score": "additive"}, 'model.score: .* has "scaled_dot", but it is "additive"'),
         ("gpt", {"norm": "post", "hidden": 40}, "model.hidden: a GPT-1 has 4 · dim = 96, but it is 40"),
