@@ -21,11 +21,13 @@ from typing import Any
 
 import pytest
 import torch
+from interop.made import made
 
 import regard
 from regard import errors
 from regard.cli import VERBS, main
 from regard.config import make_recipe, merge
+from regard.interop.hf import export_folder
 from regard.laws import LAWS
 from regard.models import schema
 from regard.recipes import list_recipes
@@ -78,6 +80,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         small = {"dim": 16, "hidden": 16}
         once = {"steps": 3, "evaluate_every": 0, "device": "cpu"}
         regard.train("demo", "runs/demo", data={"count": 200, "held": 8}, model=small, train=once)
+        export_folder(
+            made("bert", "masked", head="masked", segments=0, pooler="none", context=64), "distilbert-tiny"
+        )  # fmt: skip
         yield place
     finally:
         os.chdir(before)
@@ -121,6 +126,12 @@ def test_commands(command: str, folder: Path, capsys: pytest.CaptureFixture[str]
         case ["regard", "train", _, "--out", out]:
             shutil.rmtree(out, ignore_errors=True)
             run(f"{command} {shlex.join(SHORT)}")
+        case ["regard", "import" | "export", _, out, *_] if Path(out).exists():
+            shutil.rmtree(out)
+            run(command)
+        case ["regard", _, "runs/distilbert", *_] if not Path("runs/distilbert").exists():
+            run("regard import distilbert-tiny runs/distilbert")
+            run(command)
         case ["regard", _, "runs/mine", *_] if not Path("runs/mine").exists():
             run(f"regard train mine.toml --out runs/mine {shlex.join(SHORT)}")
             run(command)
