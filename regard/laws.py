@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from regard.core.attention import Attention
 from regard.core.autoregressive import Autoregressive
 from regard.core.mask import Mask
-from regard.core.state import KV, State, reorder, repeat
-from regard.core.watch import attentions, silence, watch
+from regard.core.state import KV, State, join, reorder, repeat, trim
+from regard.core.watch import Seen, attentions, silence, watch
 from regard.decode import Hypothesis, beam, greedy
 from regard.decode.search import none
 
@@ -243,6 +243,59 @@ def reordering(case: Writing) -> float:
     return max(_apart(before, after[rows]), _apart(twice, after.repeat_interleave(2, 0)))
 
 
+def joined(case: Writing) -> float:
+    """Rows that began apart, at different times, go on together; then the first leaves, and comes again as a newcomer.
+
+    Each has one hypothesis, then two, which share the memory of their sentence.
+    """
+    return max(_joined(case, hypotheses) for hypotheses in (1, 2))
+
+
+@torch.no_grad()
+def _joined(case: Writing, hypotheses: int) -> float:
+    whole = case.logits()
+
+    def begun(row: int, words: int) -> State:
+        one = case.alone(row)
+        return repeat(case.model.states(one.target[:, :words], one.begin())[1], hypotheses)
+
+    def hear(count: int, state: State, heard: dict[int, int]) -> tuple[float, State, Seen]:
+        """So many words more for rows that have heard some: how far what they answer is from what they should."""
+        tokens, wanted = (
+            torch.stack([t[row, words : words + count] for row, words in heard.items()]) for t in (case.target, whole)
+        )
+        with _watched(case.model) as seen:
+            hidden, state = case.model.states(tokens.repeat_interleave(hypotheses, 0), state)
+        return _apart(case.model.head.logits(hidden), wanted.repeat_interleave(hypotheses, 0)), state, seen
+
+    heard = {row: 1 + row % 3 for row in range(len(case.target))}
+    worst, state, together = hear(1, join([begun(*one) for one in heard.items()]), heard)
+    for row, words in heard.items():
+        _, _, alone = hear(1, begun(row, words), {row: words})
+        worst = max(worst, _apart_watched(alone, together, row * hypotheses))
+    states = [begun(0, 2)]
+    if stay := {row: words + 1 for row, words in heard.items() if row}:
+        kept = torch.arange(hypotheses, hypotheses * len(heard))
+        states = [trim(reorder(state, kept, torch.tensor(list(stay)))), *states]
+    return max(worst, hear(2, join(states), {**stay, 0: 2})[0])
+
+
+def _watched(model: nn.Module) -> AbstractContextManager[Seen]:
+    """Of a model that does not look nothing is seen."""
+    looks = any(isinstance(part, Attention) for part in model.modules())
+    return watch(model) if looks else nullcontext({})
+
+
+def _apart_watched(alone: Seen, together: Seen, row: int) -> float:
+    """The weights of a row that was alone, and in a batch, where there is padding behind it that it must not see."""
+    worst = 0.0
+    for name, calls in alone.items():
+        for one, many in zip(calls, together[name], strict=True):
+            keys = one.shape[-1]
+            worst = max(worst, _apart(many[row, ..., :keys], one[0]), float(many[row, ..., keys:].abs().sum()))
+    return worst
+
+
 def beam_of_one(case: Writing) -> float:
     plain = greedy(case.model.step, case.begin(), case.prompt, eos=END, limit=12)
     beams = beam(case.model.step, case.begin(), case.prompt, eos=END, limit=12, keep=1)
@@ -275,6 +328,7 @@ LAWS = {
     "rows": Law("each row of weights sums to one", rows_sum_to_one),
     "silence": Law("silencing a head changes the output, and only while it lasts", silence_speaks, 0.0),
     "reorder": Law("reordering a state, then stepping, is stepping, then reordering", reordering, of=Writing),
+    "joined": Law("rows that join and leave in mid-decode give what each gives alone", joined, of=Writing),
     "beam of one": Law("a beam of one is greedy search", beam_of_one, 0.0, of=Writing),
     "batch of one": Law("answers do not depend on the rest of the batch", batch_of_one, of=Writing),
 }

@@ -353,8 +353,22 @@ class CannotBeSilenced(Attention):
 
 
 class ForgetsWhereItStands(Transformer):
-    def _embed(self, tokens: Tensor, side: Side, start: int) -> Tensor:
+    def _embed(self, tokens: Tensor, side: Side, start: int, own: Tensor | None = None) -> Tensor:
         return super()._embed(tokens, side, 0)
+
+
+class CountsFromTheLongest(Transformer):
+    """Gives every row of a batch the position of the one that has read most."""
+
+    def _embed(self, tokens: Tensor, side: Side, start: int, own: Tensor | None = None) -> Tensor:
+        return super()._embed(tokens, side, start)
+
+
+class WritesAtTheEnd(Transformer):
+    """Lays the keys of every row behind those of the longest, as if all had begun together."""
+
+    def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        return super().states(tokens, replace(state, lengths=None))
 
 
 class CountsRows(Transformer):
@@ -422,6 +436,7 @@ BROKEN: dict[str, list[type]] = {
     "rows": [ShowsTooMuch],
     "silence": [CannotBeSilenced],
     "reorder": [CarriesABox],
+    "joined": [CountsFromTheLongest, WritesAtTheEnd, SeesPadding],
     "beam of one": [HasMoods],
     "batch of one": [AsksItsNeighbours, SeesPadding],
 }

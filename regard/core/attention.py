@@ -5,6 +5,8 @@ weights = softmax(score(q, K))        context = weights · V
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from regard.core.state import KV
 from regard.errors import ConfigError, nearest
 
 VALUES = ("memory", "projected")
+Beside = Callable[[Tensor, KV, Mask], Mask]  # sees queries (B, H, Q, D) and what they look at, says where they may
 
 
 class Attention(Packable):
@@ -66,6 +69,7 @@ class Attention(Packable):
         self.alike = tuple(parts) if alike else ()  # the three matrices, where they could be one
         self.dim, self.memory_dim, self.heads, self.dropout = dim, memory_dim, heads, dropout
         self.probes: tuple[Probe, ...] = ()  # set by watch
+        self.beside: tuple[Beside, ...] = ()  # set by dissect and steer
         self.quiet: tuple[int, ...] = ()  # silent heads, once for each who silenced them; set by silence, as is
         self.gain: Tensor | None = None  # (H,) zero for silent heads
 
@@ -77,7 +81,8 @@ class Attention(Packable):
     def weigh(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
         """(B, H, Q, K): non-negative, each row sums to one; a row with nothing to see is zero."""
         self._check(x, "dim")
-        q, mask = _gather(self._split(self.score.query(x)), kv.rows), mask.shared(len(x), kv.rows)
+        q = self._split(self.score.query(x))
+        q, mask = _gather(q, kv.rows), self._ask(q, kv, mask).shared(len(x), kv.rows)
         return _scatter(_weigh(self.score(q, kv.keys, _place(q, kv, mask)), mask), len(x))
 
     def read(self, weights: Tensor, kv: KV) -> Tensor:
@@ -97,7 +102,8 @@ class Attention(Packable):
     def look(self, x: Tensor, kv: KV, mask: Mask = Mask()) -> Tensor:
         """`read(weigh(x))` in one fused kernel, where the score is a dot product."""
         self._check(x, "dim")
-        return self._look(self._split(self.score.query(x)), kv, mask)
+        q = self._split(self.score.query(x))
+        return self._look(q, kv, self._ask(q, kv, mask))
 
     def inward(self, x: Tensor, past: KV | None = None, mask: Mask = Mask()) -> tuple[Tensor, KV]:
         """Self-attention: x looks at itself and at what came before it, which comes back with x at its end."""
@@ -105,11 +111,11 @@ class Attention(Packable):
         y = self._at_once(x)
         if y is None:
             new = self.project(x)
-            seen = new if past is None else past.extend(new)
+            seen = new if past is None else past.extend(new, mask.own)
             return self.look(x, seen, mask), seen
         q, k, v = y.view(*x.shape[:2], 3, self.heads, y.shape[-1] // (3 * self.heads)).permute(2, 0, 3, 1, 4).unbind()
-        seen = KV.of(k, v) if past is None else past.extend(KV.of(k, v))
-        return self._look(q, seen, mask), seen
+        seen = KV.of(k, v) if past is None else past.extend(KV.of(k, v), mask.own)
+        return self._look(q, seen, self._ask(q, seen, mask)), seen
 
     def _at_once(self, x: Tensor) -> Tensor | None:
         """Queries, keys and values side by side in one product, where it is prepared or worth its preparation: in
@@ -121,6 +127,11 @@ class Attention(Packable):
             return None
         bias = None if self.alike[0].bias is None else torch.cat([part.bias for part in self.alike])
         return F.linear(x, torch.cat([part.weight for part in self.alike]), bias)
+
+    def _ask(self, q: Tensor, kv: KV, mask: Mask) -> Mask:
+        for beside in self.beside:
+            mask = beside(q, kv, mask)
+        return mask
 
     def _look(self, q: Tensor, kv: KV, mask: Mask) -> Tensor:
         score, batch = self.score, q.shape[0]

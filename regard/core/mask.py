@@ -44,6 +44,15 @@ class Mask:
             )
         return cls(keys=given) if given.ndim == 2 else cls(pairs=given[:, None] if given.ndim == 3 else given)
 
+    @classmethod
+    def after(cls, start: int, queries: int, own: Tensor | None = None) -> Mask:
+        """Nothing ahead, for queries that follow so many keys; `own` (B,): how many of them are a row's, where rows
+        differ. That is drawn once for all blocks, and says where each row's next key goes."""
+        if own is None:
+            return cls(causal=True)
+        seen = cls(causal=True, offset=own).dense(queries, start + queries, own.device)
+        return cls(pairs=seen, offset=own)
+
     def __and__(self, other: Mask) -> Mask:
         windows = [w for w in (self.window, other.window) if w is not None]
         return Mask(
@@ -84,6 +93,11 @@ class Mask:
             return self
         real = self.spans.real
         return Mask(self.causal, pairs=real[:, None, :, None] & real[:, None, None, :])
+
+    @property
+    def own(self) -> Tensor | None:
+        """(B,) where the first query of each row stands, where rows differ."""
+        return self.offset if isinstance(self.offset, Tensor) and self.offset.ndim else None
 
     def start(self, q: int, k: int) -> int | Tensor:
         """Where the first query stands among the keys."""

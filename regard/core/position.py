@@ -30,12 +30,13 @@ class Sinusoidal(nn.Module):
         self.table: Tensor
         self.register_buffer("table", self._draw(min(context, FIRST)), persistent=False)
 
-    def forward(self, start: int, length: int) -> Tensor:  # -> (T, dim)
+    def forward(self, start: int, length: int, own: Tensor | None = None) -> Tensor:
+        """(T, dim) from `start` on; (B, T, dim) of rows that start at `own` (B,), none of them later than `start`."""
         start += self.offset
         if start + length > len(self.table):
             with torch.inference_mode(False):  # grown while decoding, it must still serve in training
                 self.table = self._draw(2 * (start + length)).to(self.table)
-        return self.table[start : start + length]
+        return self.table[start : start + length] if own is None else self.table[_places(own + self.offset, length)]
 
     def _draw(self, length: int) -> Tensor:
         return sinusoid(torch.arange(length, dtype=torch.float64), self.dim).to(torch.get_default_dtype())
@@ -56,7 +57,8 @@ class Learned(nn.Module):
         super().__init__()
         self.table, self.offset = nn.Embedding(context + offset, dim), offset
 
-    def forward(self, start: int, length: int) -> Tensor:  # -> (T, dim)
+    def forward(self, start: int, length: int, own: Tensor | None = None) -> Tensor:
+        """As the waves'."""
         context = self.table.num_embeddings - self.offset
         if start + length > context:
             raise ConfigError(
@@ -64,7 +66,13 @@ class Learned(nn.Module):
                 f"but the learned positions end at {context}; "
                 "shorten it, or train with a larger model.context or with sinusoidal positions"
             )
+        if own is not None:
+            return self.table(_places(own + self.offset, length))
         return self.table.weight[self.offset + start : self.offset + start + length]
+
+
+def _places(start: Tensor, length: int) -> Tensor:  # (B,) -> (B, T)
+    return start[:, None] + torch.arange(length, device=start.device)
 
 
 POSITIONS: dict[str, type[Sinusoidal] | type[Learned]] = {

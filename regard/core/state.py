@@ -1,11 +1,17 @@
 """State goes in and comes out: what a model remembers between two steps, as nested dicts, lists and dataclasses.
 
-A state is used once: stepping may write into its buffers. `repeat` and `reorder` copy.
+A state is used once: stepping may write into its buffers. `repeat`, `reorder` and `join` copy.
+
+Rows that did not begin together may still share a batch. What each has read lies at the left, where it would lie alone,
+and `State.lengths` says how much of a row is its own:
+
+    keys of row 0   k₀ k₁ k₂ k₃ k₄      lengths = (5, 2): the next key of row 0 goes to place 5, that of row 1 to
+    keys of row 1   k₀ k₁  ·  ·  ·      place 2, and neither sees what lies behind its own
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -40,18 +46,81 @@ class KV:
     def rows(self) -> int:
         return self.k.shape[0]
 
-    def extend(self, new: KV) -> KV:
-        """Old and new in a row: a fresh tensor while gradients are recorded, in place otherwise."""
+    def extend(self, new: KV, at: Tensor | None = None) -> KV:
+        """Old and new in a row: a fresh tensor while gradients are recorded, in place otherwise.
+
+        `at` (B,): where the new begin, of rows that are not equally long.
+        """
+        if at is not None:
+            return self._extend_each(new, at)
         if torch.is_grad_enabled():
             return KV.of(torch.cat([self.keys, new.keys], -2), torch.cat([self.values, new.values], -2))
-        end = self.length + new.length
-        k, v = self.k, self.v
-        if end > k.shape[-2]:
-            room = max(2 * end, ROOM) - k.shape[-2]
-            k, v = F.pad(k, (0, 0, 0, room)), F.pad(v, (0, 0, 0, room))
+        k, v = self._with_room(self.length + new.length)
         k.narrow(-2, self.length, new.length).copy_(new.keys)
         v.narrow(-2, self.length, new.length).copy_(new.values)
-        return KV(k, v, end)
+        return KV(k, v, self.length + new.length)
+
+    def _extend_each(self, new: KV, at: Tensor) -> KV:
+        k, v = self._with_room(self.length + new.length)
+        if torch.is_grad_enabled():
+            k, v = k.clone(), v.clone()
+        places = (at[:, None] + torch.arange(new.length, device=at.device))[:, None, :, None]
+        k.scatter_(-2, places.expand_as(new.keys), new.keys)
+        v.scatter_(-2, places.expand_as(new.values), new.values)
+        return KV(k, v, self.length + new.length)
+
+    def _with_room(self, end: int) -> tuple[Tensor, Tensor]:
+        if end <= self.k.shape[-2]:
+            return self.k, self.v
+        return _padded(self.k, max(2 * end, ROOM)), _padded(self.v, max(2 * end, ROOM))
+
+    def first(self, length: int) -> KV:
+        """The first keys alone; buffers much larger than that are given back."""
+        if self.k.shape[-2] <= 2 * length + ROOM:
+            return KV(self.k, self.v, length)
+        return KV.of(*(t.narrow(-2, 0, length).contiguous() for t in (self.k, self.v)))
+
+    @staticmethod
+    def beside(parts: Sequence[KV]) -> KV:
+        """Rows of several, as one batch; what is shorter has room at its end."""
+        room = max(part.k.shape[-2] for part in parts)
+        k, v = (torch.cat([_padded(t, room) for t in some]) for some in zip(*((p.k, p.v) for p in parts), strict=True))
+        return KV(k, v, max(part.length for part in parts))
+
+
+def _padded(t: Tensor, room: int) -> Tensor:
+    short = room - t.shape[-2]
+    return F.pad(t, (0, 0, 0, short)) if short else t
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A source that is looked at: its keys and values, for one attention or for several, and which of them are real."""
+
+    keys: Any  # KV, in a list where there are several
+    real: Tensor | None = None  # (B, S) False at padding; None: all are real
+
+    @staticmethod
+    def beside(parts: Sequence[Memory]) -> Memory:
+        """Of several batches of sentences one; the shorter are padded."""
+        keys = _beside([part.keys for part in parts])
+        sizes = [_first(part.keys, KV) for part in parts]
+        longest = max(kv.length for kv in sizes)
+        if all(part.real is None and kv.length == longest for part, kv in zip(parts, sizes, strict=True)):
+            return Memory(keys)
+        reals = [
+            kv.k.new_ones(kv.rows, kv.length, dtype=torch.bool) if part.real is None else part.real
+            for part, kv in zip(parts, sizes, strict=True)
+        ]
+        return Memory(keys, torch.cat([F.pad(real, (0, longest - real.shape[1])) for real in reals]))
+
+    def trimmed(self) -> Memory:
+        """Without the places that no sentence has."""
+        if self.real is None:
+            return self
+        longest = int(self.real.any(0).nonzero().max()) + 1
+        real = self.real[:, :longest]
+        return Memory(each(self.keys, lambda kv: kv.first(longest), KV), None if real.all() else real)
 
 
 @dataclass(frozen=True)
@@ -63,31 +132,122 @@ class State:
 
     memory: Any = None  # the source, read once
     past: Any = None  # what this hypothesis has said and seen so far
-    length: int = 0  # tokens read
+    length: int = 0  # tokens read, by the row that has read most
     notes: dict[str, Tensor] = field(default_factory=dict)  # what a model says besides its logits
+    lengths: Tensor | None = None  # (B,) tokens read by each row, where they differ
+
+    @property
+    def at(self) -> int | Tensor:
+        """Where the next token stands: a number for all rows, or (B,) one for each."""
+        return self.length if self.lengths is None else self.lengths
+
+    def after(self, tokens: int, past: Any, notes: dict[str, Tensor] | None = None) -> State:
+        """The state so many tokens later."""
+        lengths = None if self.lengths is None else self.lengths + tokens
+        return State(self.memory, past, self.length + tokens, self.notes if notes is None else notes, lengths)
 
 
-def each(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same tree with `change` applied to every tensor."""
-    if isinstance(tree, Tensor):
+def each(tree: Any, change: Callable[[Any], Any], kind: type = Tensor) -> Any:
+    """The same tree with `change` applied to every tensor, or to everything of another kind."""
+    if isinstance(tree, kind):
         return change(tree)
     if is_dataclass(tree) and not isinstance(tree, type):
-        return replace(tree, **{f.name: each(getattr(tree, f.name), change) for f in fields(tree)})
+        return replace(tree, **{f.name: each(getattr(tree, f.name), change, kind) for f in fields(tree)})
     if isinstance(tree, dict):
-        return {name: each(branch, change) for name, branch in tree.items()}
+        return {name: each(branch, change, kind) for name, branch in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(each(branch, change) for branch in tree)
+        return type(tree)(each(branch, change, kind) for branch in tree)
     return tree
 
 
 def reorder(state: State, rows: Tensor, sentences: Tensor | None = None) -> State:
     """Hypotheses `rows` of a state, in that order; `sentences` besides, where some sentences leave the batch."""
-    own = each((state.past, state.notes), lambda t: t.index_select(0, rows))
+    own = each((state.past, state.notes, state.lengths), lambda t: t.index_select(0, rows))
     memory = state.memory if sentences is None else each(state.memory, lambda t: t.index_select(0, sentences))
-    return replace(state, memory=memory, past=own[0], notes=own[1])
+    return State(memory, own[0], state.length, *own[1:])
 
 
 def repeat(state: State, times: int) -> State:
     """Each hypothesis `times` over, neighbours in the batch; the memory of a sentence is not copied."""
-    own = each((state.past, state.notes), lambda t: t.repeat_interleave(times, 0))
-    return replace(state, past=own[0], notes=own[1])
+    own = each((state.past, state.notes, state.lengths), lambda t: t.repeat_interleave(times, 0))
+    return State(state.memory, own[0], state.length, *own[1:])
+
+
+def join(states: Sequence[State]) -> State:
+    """The rows of several states as one batch, however much each has read. All have as many hypotheses a sentence.
+
+    Keys and values are padded at their end, and so is the memory; tensors are laid side by side. What a model keeps
+    besides says by a method `beside` how it is joined. Of what it noted, that of the last token stays.
+    """
+    if len(states) == 1:
+        return states[0]
+    _check(states)
+    longest = max(state.length for state in states)
+    alike = all(state.lengths is None and state.length == longest for state in states)
+    return State(
+        _beside([state.memory for state in states]),
+        _beside([state.past for state in states]),
+        longest,
+        _beside([each(state.notes, lambda t: t[:, -1:] if t.ndim > 1 else t) for state in states]),
+        None if alike else torch.cat([_lengths(state) for state in states]),
+    )
+
+
+def trim(state: State) -> State:
+    """Without the places that no row has any more, once the longest has left."""
+    memory = each(state.memory, Memory.trimmed, Memory)
+    if state.lengths is None:
+        return replace(state, memory=memory)
+    shortest, longest = torch.stack(state.lengths.aminmax()).tolist()
+    past = each(state.past, lambda kv: kv.first(longest), KV)
+    return State(memory, past, longest, state.notes, None if shortest == longest else state.lengths)
+
+
+def _check(states: Sequence[State]) -> None:
+    widths = set()
+    for state in states:
+        own, shared = _first(state.past, Tensor), _first(state.memory, Tensor)
+        if own is None:
+            raise ValueError("a state came that has read nothing, but rows join in mid-decode; step it first")
+        widths.add(1 if shared is None else len(own) // len(shared))
+    if len(widths) > 1:
+        few, many = min(widths), max(widths)
+        raise ValueError(
+            f"states with {few} and with {many} hypotheses a sentence came, but those of a batch have equally many; "
+            "join like with like"
+        )
+
+
+def _beside(trees: Sequence[Any]) -> Any:
+    """Trees of one shape as one tree, their rows side by side."""
+    first = trees[0]
+    if hasattr(first, "beside"):
+        return first.beside(trees)
+    if isinstance(first, Tensor):
+        return torch.cat(list(trees))
+    if is_dataclass(first) and not isinstance(first, type):
+        return replace(first, **{f.name: _beside([getattr(tree, f.name) for tree in trees]) for f in fields(first)})
+    if isinstance(first, dict):
+        return {name: _beside([tree[name] for tree in trees]) for name in first}
+    if isinstance(first, (list, tuple)):
+        return type(first)(_beside(branches) for branches in zip(*trees, strict=True))
+    if any(tree != first for tree in trees):
+        raise ValueError(f"{first!r} cannot be joined with another; give its class a method beside, which says how")
+    return first
+
+
+def _first(tree: Any, kind: type) -> Any:
+    """The first thing of a kind that is in the tree, or None."""
+    if isinstance(tree, kind):
+        return tree
+    if is_dataclass(tree) and not isinstance(tree, type):
+        tree = [getattr(tree, f.name) for f in fields(tree)]
+    branches = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    return next((found for branch in branches if (found := _first(branch, kind)) is not None), None)
+
+
+def _lengths(state: State) -> Tensor:
+    if state.lengths is not None:
+        return state.lengths
+    some: Tensor = _first(state.past, Tensor)
+    return torch.full((len(some),), state.length, device=some.device)

@@ -30,9 +30,9 @@ class View(NamedTuple):
 class Global(nn.Module):
     """All of the source."""
 
-    def forward(self, x: Tensor, step: int, mask: Mask, keys: int, sentences: int) -> View:
-        """Queries (B, Q, dim), the first of them at target position `step`, before `keys` keys of each of so many
-        sentences."""
+    def forward(self, x: Tensor, step: int | Tensor, mask: Mask, keys: int, sentences: int) -> View:
+        """Queries (B, Q, dim), the first of them at target position `step` (or (B,), each row at its own), before
+        `keys` keys of each of so many sentences."""
         return View(mask)
 
 
@@ -43,9 +43,10 @@ class LocalM(Global):
         super().__init__()
         self.reach = reach
 
-    def forward(self, x: Tensor, step: int, mask: Mask, keys: int, sentences: int) -> View:
+    def forward(self, x: Tensor, step: int | Tensor, mask: Mask, keys: int, sentences: int) -> View:
         last = lengths(mask, keys, x, sentences) - 1
-        at = torch.minimum(torch.arange(step, step + x.shape[1], device=x.device)[None], last[:, None])
+        steps = torch.arange(x.shape[1], device=x.device) + (step[:, None] if isinstance(step, Tensor) else step)
+        at = torch.minimum(steps, last[:, None])
         return View(_near(mask, at, self.reach, keys))
 
 
@@ -61,7 +62,7 @@ class LocalP(Global):
         self.reach, self.deviation = reach, reach / 2
         self.inner, self.place = nn.Linear(dim, dim, bias=False), nn.Linear(dim, 1, bias=False)
 
-    def forward(self, x: Tensor, step: int, mask: Mask, keys: int, sentences: int) -> View:
+    def forward(self, x: Tensor, step: int | Tensor, mask: Mask, keys: int, sentences: int) -> View:
         last = lengths(mask, keys, x, sentences) - 1
         p = (
             self.place(self.inner(x).tanh()).squeeze(-1).sigmoid() * last[:, None]

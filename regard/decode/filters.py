@@ -1,9 +1,14 @@
 """Filters bend the logits of the next token before one is chosen:
-(rows, V) and the story so far (rows, t) -> (rows, V)."""
+(rows, V) and the story so far (rows, t) -> (rows, V).
+
+The last word of every story stands last; one that is shorter than its neighbours' has -1 before it. Asked for twice, a
+filter is the same: rows that want the same share it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,14 +16,25 @@ from torch import Tensor
 
 Filter = Callable[[Tensor, Tensor], Tensor]
 NEVER = float("-inf")
+same = lru_cache(256)
 
 
+@same
 def at_least(length: int, eos: int) -> Filter:
     """No end before `length` tokens have been said."""
     no_end = never(eos)
-    return lambda logits, story: no_end(logits, story) if story.shape[1] < length else logits
+
+    def apply(logits: Tensor, story: Tensor) -> Tensor:
+        if story.shape[1] < length:
+            return no_end(logits, story)
+        bent = logits.clone()
+        bent[:, eos].masked_fill_((story >= 0).sum(1) < length, NEVER)
+        return bent
+
+    return apply
 
 
+@same
 def never(*tokens: int) -> Filter:
     """Tokens that are no words: padding, the beginning."""
     on: dict[torch.device, Tensor] = {}  # their numbers, brought to a device once
@@ -31,6 +47,7 @@ def never(*tokens: int) -> Filter:
     return apply
 
 
+@same
 def no_repeat(n: int) -> Filter:
     """No n-gram twice: whatever followed the last n-1 tokens before may not follow them again."""
 
@@ -39,17 +56,20 @@ def no_repeat(n: int) -> Filter:
         if length < n:
             return logits
         grams = story.unfold(1, n, 1)  # (rows, length - n + 1, n)
-        again = (grams[..., : n - 1] == story[:, None, length - n + 1 :]).all(-1)
-        banned = torch.zeros_like(logits, dtype=torch.int32).scatter_add_(1, grams[..., -1], again.int()) > 0
+        again = (grams[..., : n - 1] == story[:, None, length - n + 1 :]).all(-1) & (grams[..., 0] >= 0)
+        banned = torch.zeros_like(logits, dtype=torch.int32)
+        banned = banned.scatter_add_(1, grams[..., -1].clamp(min=0), again.int()) > 0
         return logits.masked_fill(banned, NEVER)
 
     return apply
 
 
+@same
 def temperature(degree: float) -> Filter:
     return lambda logits, story: logits / degree
 
 
+@same
 def top_k(k: int) -> Filter:
     """Only the k likeliest."""
 
@@ -60,6 +80,7 @@ def top_k(k: int) -> Filter:
     return apply
 
 
+@same
 def top_p(p: float) -> Filter:
     """The likeliest that together reach probability p, the one that crosses it included."""
 
@@ -71,6 +92,7 @@ def top_p(p: float) -> Filter:
     return apply
 
 
+@same
 def min_p(share: float) -> Filter:
     """Those at least `share` as likely as the likeliest."""
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
-from regard.core.state import KV, State
+from regard.core.state import KV, Memory, State
 from regard.data.batch import pad
 from regard.data.tokenizer import Tokenizers
 from regard.errors import ConfigError, RegardError
@@ -89,7 +89,7 @@ class Start(nn.Module):
         self.model = model
 
     def forward(self, source: Tensor, real: Tensor) -> list[Tensor]:
-        return _flat(self.model.start(source, real).memory["keys"])
+        return _flat(self.model.start(source, real).memory.keys)
 
 
 class Step(nn.Module):
@@ -102,7 +102,7 @@ class Step(nn.Module):
     def forward(
         self, tokens: Tensor, past: list[Tensor], real: Tensor | None = None, memory: list[Tensor] | None = None
     ) -> list[Tensor]:
-        source = None if memory is None else {"keys": _pairs(memory), "real": real}
+        source = None if memory is None else Memory(_pairs(memory), real)
         hidden, state = self.model.states(tokens, State(source, _pairs(past), past[0].shape[2]))
         return [self.model.head.logits(hidden), *_flat(state.past)]
 

@@ -92,25 +92,25 @@ class GPT(Sourceless):
         return State(past=[None] * len(self.blocks))
 
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        end = state.length + tokens.shape[1]
-        documents = None if state.memory is None else state.memory[:, :end]
-        x, mask = self._embed(tokens, state.length, documents), _mask(documents, tokens.shape[1])
+        written = tokens.shape[1]
+        documents = None if state.memory is None else state.memory[:, : state.length + written]
+        x, mask = self._embed(tokens, state, documents), _mask(written, state, documents)
         past = []
         for block, seen in zip(self.blocks, state.past, strict=True):
             x, seen = block(x, mask, past=seen)
             past.append(seen)
-        return self.norm(x), State(state.memory, past, end, state.notes)
+        return self.norm(x), state.after(written, past)
 
     def summary(self, hidden: Tensor, last: Tensor) -> Tensor:
         """A text in one vector, (B, T, dim) -> (B, dim): what stands at its last token, which has seen all others."""
         return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
-    def _embed(self, tokens: Tensor, start: int, documents: Tensor | None) -> Tensor:
+    def _embed(self, tokens: Tensor, state: State, documents: Tensor | None) -> Tensor:
         x = self.words(tokens)
         if documents is None:
-            where = self.positions(start, tokens.shape[1])
+            where = self.positions(state.length, tokens.shape[1], state.lengths)
         else:
-            where = self.positions(0, documents.shape[1])[_places(documents)[:, start:]]
+            where = self.positions(0, documents.shape[1])[_places(documents)[:, state.length :]]
         x = x + where.to(x)
         return dropout(x, self.config.dropout) if self.training else x
 
@@ -131,9 +131,9 @@ def _block(config: Config) -> Block:
     return Block(attention, feed_forward, lambda: residual(config.dim, config.dropout, norm))
 
 
-def _mask(documents: Tensor | None, queries: int) -> Mask:
+def _mask(queries: int, state: State, documents: Tensor | None) -> Mask:
     if documents is None:
-        return Mask(causal=True)
+        return Mask.after(state.length, queries, state.lengths)
     apart = Mask(causal=True, segments=documents)
     return Mask(pairs=apart.dense(queries, documents.shape[1], documents.device))  # drawn once, for all blocks
 

@@ -67,7 +67,7 @@ class LanguageModel(Sourceless):
             y, past = self.rnn(x, state.past)
         else:
             y, past = self._apart(x, state)
-        return self.narrow(self._drop(y)), State(state.memory, past, state.length + tokens.shape[1], state.notes)
+        return self.narrow(self._drop(y)), state.after(tokens.shape[1], past)
 
     def summary(self, hidden: Tensor, last: Tensor) -> Tensor:
         """A text in one vector, (B, T, dim) -> (B, dim): the state after its last token."""

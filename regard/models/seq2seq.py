@@ -31,7 +31,7 @@ from regard.core.linear import Linear
 from regard.core.mask import Mask
 from regard.core.recurrent import Past, Recurrent, initialise
 from regard.core.score import Location, Score
-from regard.core.state import KV, State
+from regard.core.state import KV, Memory, State
 from regard.core.window import lengths, make_window
 from regard.errors import ConfigError
 
@@ -228,15 +228,15 @@ class Looking(Decoder):
         self.window = make_window(config.window, config.dim, config.reach)
 
     def start(self, memory: Tensor, real: Tensor | None, first: Past) -> State:
-        return State(memory={"keys": self.cross.project(memory), "real": real}, past={"hidden": first})
+        return State(Memory(self.cross.project(memory), real), past={"hidden": first})
 
     def look(self, x: Tensor, state: State, step: int, notes: Notes) -> Tensor:
-        """What queries (B, Q, dim) read; the first of them stands at target position `step`."""
-        kv, mask = state.memory["keys"], Mask(keys=state.memory["real"])
+        """What queries (B, Q, dim) read; the first of them stands `step` target positions after the state."""
+        kv, mask = state.memory.keys, Mask(keys=state.memory.real)
         if self.config.window == "global" and self.config.choice == "soft":
             context = self.cross.look(x, kv, mask)
         else:
-            context = self.cross.read(self.weigh(x, kv, mask, step, notes), kv)
+            context = self.cross.read(self.weigh(x, kv, mask, state.at + step, notes), kv)
         return self.scaled(context, kv, mask)
 
     def scaled(self, context: Tensor, kv: KV, mask: Mask) -> Tensor:
@@ -244,7 +244,7 @@ class Looking(Decoder):
             return context
         return context / lengths(mask, kv.length, context, kv.rows)[:, None, None]
 
-    def weigh(self, x: Tensor, kv: KV, mask: Mask, step: int, notes: Notes) -> Tensor:
+    def weigh(self, x: Tensor, kv: KV, mask: Mask, step: int | Tensor, notes: Notes) -> Tensor:
         """The weights that are really used: within the window, faded, and chosen from."""
         view = self.window(x, step, mask, kv.length, kv.rows)
         weights = self.cross.weigh(x, kv, view.mask)
@@ -273,7 +273,7 @@ class Bahdanau(Looking):
         words, read = self.rnn.inputs(x)
         contexts, outputs = [], []
         for t, gates in enumerate(words.unbind(1)):
-            context = self.look(y[:, None], state, state.length + t, notes)
+            context = self.look(y[:, None], state, t, notes)
             y, hidden = self.rnn.advance(torch.addmm(gates, context.squeeze(1), read), hidden)
             contexts.append(context)
             outputs.append(y)
@@ -303,9 +303,7 @@ class Luong(Looking):
         y, hidden = self.rnn(x, state.past["hidden"])
         if self.config.choice == "marginal":
             return self._every_choice(y, state), _after(x, state, {"hidden": hidden})
-        return self._attentional(y, self.look(y, state, state.length, notes)), _after(
-            x, state, {"hidden": hidden}, notes
-        )
+        return self._attentional(y, self.look(y, state, 0, notes)), _after(x, state, {"hidden": hidden}, notes)
 
     def _word_by_word(self, x: Tensor, state: State, notes: Notes) -> tuple[Tensor, State]:
         hidden, fed = state.past["hidden"], state.past["fed"]
@@ -313,7 +311,7 @@ class Luong(Looking):
         outputs = []
         for t, gates in enumerate(words.unbind(1)):
             y, hidden = self.rnn.advance(torch.addmm(gates, fed, hears), hidden)
-            fed = self._attentional(y, self.look(y[:, None], state, state.length + t, notes)[:, 0])
+            fed = self._attentional(y, self.look(y[:, None], state, t, notes)[:, 0])
             outputs.append(fed)
         return torch.stack(outputs, 1), _after(x, state, {"hidden": hidden, "fed": fed}, notes)
 
@@ -322,8 +320,8 @@ class Luong(Looking):
 
     def _every_choice(self, y: Tensor, state: State) -> Tensor:
         """(B, T, S, dim + 1): for each word of the source what would be said if it were chosen, and log p of that."""
-        kv, mask = state.memory["keys"], Mask(keys=state.memory["real"])
-        weights = self.weigh(y, kv, mask, state.length, Notes())
+        kv, mask = state.memory.keys, Mask(keys=state.memory.real)
+        weights = self.weigh(y, kv, mask, state.at, Notes())
         whole = weights.sum(-1, keepdim=True)
         blind = whole[:, 0] == 0  # (B, T, 1) with nothing to see: all choices alike, and none is read
         weights = self.cross.show(weights / whole.masked_fill(whole == 0, 1.0))[:, 0]  # (B, T, S)
@@ -357,7 +355,7 @@ class Notes(list[dict[str, Tensor]]):
 
 
 def _after(x: Tensor, state: State, past: dict[str, Any], notes: Notes | None = None) -> State:
-    return State(state.memory, past, state.length + x.shape[1], notes.joined() if notes else {})
+    return state.after(x.shape[1], past, notes.joined() if notes else {})
 
 
 def _cells(config: Config, width: int) -> Recurrent:

@@ -23,7 +23,7 @@ from regard.core.head import Head
 from regard.core.mask import Mask
 from regard.core.norm import NORMS
 from regard.core.position import POSITIONS
-from regard.core.state import KV, State
+from regard.core.state import KV, Memory, State
 from regard.errors import ConfigError
 
 
@@ -121,20 +121,21 @@ class Transformer(Autoregressive):
             x, _ = block(x, mask)
         x = self.encoder_norm(x)
         keys: list[KV] = [block.cross.project(x) for block in self.decoder]  # type: ignore[operator, union-attr]
-        return State(memory={"keys": keys, "real": real}, past=[None] * len(self.decoder))
+        return State(Memory(keys, real), past=[None] * len(self.decoder))
 
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        mask, memory_mask = Mask(causal=True), Mask(keys=state.memory["real"])
-        x = self._embed(tokens, Side(self.words, self.positions, self.norm), state.length)
+        written, memory = tokens.shape[1], state.memory
+        mask, memory_mask = Mask.after(state.length, written, state.lengths), Mask(keys=memory.real)
+        x = self._embed(tokens, Side(self.words, self.positions, self.norm), state.length, state.lengths)
         past = []
-        for block, seen, memory in zip(self.decoder, state.past, state.memory["keys"], strict=True):
-            x, seen = block(x, mask, past=seen, memory=memory, memory_mask=memory_mask)
+        for block, seen, keys in zip(self.decoder, state.past, memory.keys, strict=True):
+            x, seen = block(x, mask, past=seen, memory=keys, memory_mask=memory_mask)
             past.append(seen)
-        return self.decoder_norm(x), State(state.memory, past, state.length + tokens.shape[1], state.notes)
+        return self.decoder_norm(x), state.after(written, past)
 
-    def _embed(self, tokens: Tensor, side: Side, start: int) -> Tensor:
+    def _embed(self, tokens: Tensor, side: Side, start: int, own: Tensor | None = None) -> Tensor:
         x = side.words(tokens) * (self.config.dim**0.5 if self.config.scaled else 1.0)
-        x = side.norm(x + side.positions(start, tokens.shape[1]).to(x))
+        x = side.norm(x + side.positions(start, tokens.shape[1], own).to(x))
         return dropout(x, self.config.dropout) if self.training else x
 
 

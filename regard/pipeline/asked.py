@@ -13,12 +13,13 @@ from torch import Tensor
 
 from regard.config import Recipe, Split
 from regard.core.autoregressive import Autoregressive
+from regard.core.beside import dissect
 from regard.core.watch import watch
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, DataError
 from regard.pipeline.base import Pipeline, Reply
 from regard.tasks.classify import embed
-from regard.view.capture import Trace
+from regard.view.capture import Trace, keep
 
 
 class Asked(Pipeline):
@@ -73,9 +74,9 @@ class Asked(Pipeline):
         if most is not None and len(ids) > most:
             what = f"the text has {len(ids)} tokens with its marks"
             raise DataError(f"{what}, but this model reads at most {most} at once; look at a shorter one")
-        with watch(self.model) as seen:
+        with watch(self.model) as seen, dissect(self.model) as parts:
             read(torch.tensor([list(ids)], device=next(self.model.parameters()).device))
         maps = {name: calls[0][0].float().cpu().numpy() for name, calls in seen.items() if calls}
         tokens = tuple(self.tokenizer.tokens(ids))
         source, target = ((), (*tokens[1:], answer)) if isinstance(self.model, Autoregressive) else (tokens, ())
-        return Trace(source, target, maps, title=self.folder.name, caption=caption, start=tokens[0])
+        return Trace(source, target, maps, self.folder.name, caption=caption, start=tokens[0], parts=keep(parts))

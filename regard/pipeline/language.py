@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ from regard.config import DecodeConfig, Split
 from regard.config.data import StreamData
 from regard.core.autoregressive import Autoregressive
 from regard.data.stream import Stream
+from regard.decode.record import Record
 from regard.errors import DataError
 from regard.pipeline.asked import Asked
 from regard.pipeline.base import Progress, Reply, Say
+from regard.pipeline.searched import searched
 from regard.prepare.language import own, stream
-from regard.tasks.language import Choice, by_shots, continuations, few_shot, generate, measure, score, streamed
+from regard.tasks.language import Choice, begun, by_shots, continuations, few_shot, generate, measure, score, streamed
 from regard.tasks.rewrite import Answer
 from regard.view.capture import Trace
 
@@ -30,10 +32,13 @@ class Writer(Asked):
         """What follows each text; keywords as in the recipe's [decode]."""
         return [answer.texts[0] for answer in self.answer(texts, **how)]
 
-    def answer(self, texts: Sequence[str], *, progress: Progress | None = None, **how: Any) -> list[Answer]:
+    def answer(
+        self, texts: Sequence[str], *, progress: Progress | None = None, record: Record | None = None, **how: Any
+    ) -> list[Answer]:
         """Continuations with their n-best lists and scores."""
         return generate(
-            self.model, self.tokenizer, texts, self.decoding(**how), before=self.before, progress=progress
+            self.model, self.tokenizer, texts, self.decoding(**how),
+            before=self.before, progress=progress, record=record,
         )  # fmt: skip
 
     def stream(self, text: str, **how: Any) -> Iterator[str]:
@@ -74,7 +79,7 @@ class Writer(Asked):
         return [] if data.documents == "file" and data.made is None else [self.tokenizer.marks.end]
 
     def check(self, text: str, number: int = 1) -> None:
-        length = len(self.before) + len(self.tokenizer.encode(text))
+        length = len(begun(self.model, self.tokenizer, self.before, self.tokenizer.encode(text)))
         if self.model.longest is not None and length > self.model.longest:
             raise DataError(
                 f"input {number} has {length} tokens, but this model reads at most {self.model.longest}; "
@@ -83,16 +88,18 @@ class Writer(Asked):
 
     def look(self, text: str, **how: Any) -> Trace:
         """What every attention looked at while the text was read and its continuation was written."""
-        (answer,) = self.answer([text], **how)
-        best = answer.hypotheses[0].tokens
-        begun = [i for i in (self.before or [self.tokenizer.marks.end]) if i < self.model.words.num_embeddings]
-        ids = [*begun, *self.tokenizer.encode(text), *best]
+        record = Record(self.tokenizer.marks.end)
+        (answer,) = self.answer([text], record=record, **how)
+        best = answer.hypotheses[0]
+        start = [i for i in (self.before or [self.tokenizer.marks.end]) if i < self.model.words.num_embeddings]
+        ids = [*start, *self.tokenizer.encode(text), *best.tokens]
         if self.model.longest is not None:
             ids = ids[: self.model.longest]
         (last,) = self.tokenizer.tokens(ids[-1:])
-        return self.watched(
+        trace = self.watched(
             ids[:-1], lambda tokens: self.model(None, None, tokens), f"{text} → {answer.texts[0]}", last
         )  # fmt: skip
+        return replace(trace, score=best.score, tree=searched(record, best, self.tokenizer))
 
     def measure(
         self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress

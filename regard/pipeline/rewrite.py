@@ -8,16 +8,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from regard.config import DataConfig, DecodeConfig, Split
 from regard.config.data import PairsData
 from regard.config.task import RewriteTask
 from regard.core.autoregressive import Autoregressive
+from regard.core.beside import dissect
 from regard.core.watch import watch
+from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
 from regard.pipeline.base import Pipeline, Progress, Reply, Say
+from regard.pipeline.searched import searched
 from regard.prepare.rewrite import bleu_of, hold
 from regard.tasks.rewrite import Answer, encode_sources, measure, rewrite, score_pairs
-from regard.view.capture import Trace, follow
+from regard.view.capture import Compared, Trace, follow, keep
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,13 @@ class Rewriter(Pipeline):
         *,
         prefixes: Sequence[str] | None = None,
         progress: Progress | None = None,
+        record: Record | None = None,
         **how: Any,
     ) -> list[Answer]:
         """Answers with their n-best lists, scores and ancestries."""
         return rewrite(
             self.model, self.tokenizers, texts, self.decoding(**how),
-            prefixes=prefixes, longest=self.longest, progress=progress,
+            prefixes=prefixes, longest=self.longest, progress=progress, record=record,
         )  # fmt: skip
 
     def ask(self, texts: Sequence[str], *, prefix: str = "", **how: Any) -> list[Reply]:
@@ -56,15 +62,18 @@ class Rewriter(Pipeline):
     def check(self, text: str, number: int = 1) -> None:
         encode_sources(self.tokenizers, [text], self.longest, first=number)
 
-    def look(self, text: str, **how: Any) -> Trace:
-        """What every attention looked at while the best answer was written."""
+    def look(self, text: str, *, prefix: str = "", **how: Any) -> Trace:
+        """What every attention looked at while the best answer was written, and what else the search weighed."""
         (ids,) = encode_sources(self.tokenizers, [text], self.longest)
         if ids == self.tokenizers.source.marks.source([]):
             raise DataError("the text to look at is empty; write a sentence, in quotes")
-        with watch(self.model) as seen:
-            (answer,) = self.answer([text], **{**how, "sample": False})
-        best = answer.hypotheses[0]
+        if prefix:
+            how = {**how, "prefixes": [prefix]}
         written = self.tokenizers.target
+        record = Record(written.marks.end)
+        with watch(self.model) as seen:
+            (answer,) = self.answer([text], record=record, **{**how, "sample": False})
+        best = answer.hypotheses[0]
         ends = [written.marks.end] if best.finished else []
         return Trace(
             source=tuple(self.tokenizers.source.tokens(ids)),
@@ -74,7 +83,17 @@ class Rewriter(Pipeline):
             score=best.score,
             caption=f"{text} → {answer.texts[0]}",
             start=written.tokens([written.marks.begin])[0],
+            parts=self._compared(ids, [written.marks.begin, *best.tokens, *ends][:-1]),
+            tree=searched(record, best, written),
         )
+
+    @torch.inference_mode()
+    def _compared(self, source: list[int], told: list[int]) -> dict[str, Compared]:
+        """What every attention compared, had the answer been read at once: the same as while it was searched for."""
+        device = next(self.model.parameters()).device
+        with dissect(self.model) as parts:
+            self.model(torch.tensor([source], device=device), None, torch.tensor([told], device=device))
+        return keep(parts)
 
     def measure(
         self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress

@@ -27,6 +27,7 @@ from regard.data.music import STOP
 from regard.data.stream import Excerpts, Stream, Windows, in_order
 from regard.data.tokenizer import Tokenizer
 from regard.decode import Hypothesis, Step
+from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
 from regard.tasks.rewrite import Answer, Progress, by_length
@@ -128,13 +129,14 @@ def generate(
     before: Sequence[int] = (),
     tokens: int = 4096,
     progress: Progress | None = None,
+    record: Record | None = None,
 ) -> list[Answer]:
     """What follows each prompt, without the prompt, in the order in which they came. `how` is a DecodeConfig.
 
     `before` stands before every prompt: the end mark, where a prompt begins a document. Prompts of equal length share a
     batch; then each is read in one step, and no answer depends on its neighbours.
     """
-    coded = [_begun(model, tokenizer, before, ids) for ids in tokenizer.encode_many(prompts)]
+    coded = [begun(model, tokenizer, before, ids) for ids in tokenizer.encode_many(prompts)]
     for number, ids in enumerate(coded, 1):
         _check(model, ids, f"prompt {number}", "write a shorter one")
     found: dict[int, list[Hypothesis]] = {}
@@ -142,7 +144,8 @@ def generate(
     for length in sorted({len(ids) for ids in coded}):
         same = {i: length for i, ids in enumerate(coded) if len(ids) == length}
         for rows in by_length(same, tokens // width):
-            found.update(zip(rows, _search(model, tokenizer, [coded[i] for i in rows], how), strict=True))
+            some = _search(model, tokenizer, [coded[i] for i in rows], how, record=record)
+            found.update(zip(rows, some, strict=True))
             if progress is not None:
                 progress(len(found), len(prompts))
     return [
@@ -159,7 +162,7 @@ def streamed(
         raise ConfigError(f"decode.beam = {how.beam}: a beam knows its words only at the end; write beam = 1 or sample")
     if how.nbest > 1:
         raise ConfigError(f"decode.nbest = {how.nbest}: one text can be shown while it is written; write nbest = 1")
-    ids = _begun(model, tokenizer, before, tokenizer.encode(prompt))
+    ids = begun(model, tokenizer, before, tokenizer.encode(prompt))
     _check(model, ids, "the prompt", "write a shorter one")
     settled, fresh = ids, []
     for token in _one_by_one(model, tokenizer, ids, how):
@@ -207,7 +210,12 @@ def _one_by_one(model: Autoregressive, tokenizer: Tokenizer, ids: list[int], how
 
 
 def _search(
-    model: Autoregressive, tokenizer: Tokenizer, prompts: list[list[int]], how: Any, step: Step | None = None
+    model: Autoregressive,
+    tokenizer: Tokenizer,
+    prompts: list[list[int]],
+    how: Any,
+    step: Step | None = None,
+    record: Record | None = None,
 ) -> list[list[Hypothesis]]:
     """Continuations of prompts of one length."""
     if how.coverage:
@@ -217,12 +225,12 @@ def _search(
     return search(
         step or model.step, lambda: model.start(rows=rows),
         torch.tensor(prompts, device=next(model.parameters()).device), how,
-        eos=tokenizer.marks.end, specials=tokenizer.marks.unsayable, texts=prompts,
+        eos=tokenizer.marks.end, specials=tokenizer.marks.unsayable, texts=prompts, record=record,
         limit=room if model.longest is None else min(room, model.longest - length + 1),
     )  # fmt: skip
 
 
-def _begun(model: Autoregressive, tokenizer: Tokenizer, before: Sequence[int], ids: list[int]) -> list[int]:
+def begun(model: Autoregressive, tokenizer: Tokenizer, before: Sequence[int], ids: list[int]) -> list[int]:
     """Something has to be read before anything can be written: the end mark, after which a document begins."""
     start = [*before, *ids] or [tokenizer.marks.end]
     if start[0] >= model.words.num_embeddings:
@@ -253,7 +261,7 @@ def score(
     tokens: int = 4096,
 ) -> list[list[float]]:
     """Log-probability of each token of each text, given those before it and `before` all: the end mark, if nothing."""
-    start = _begun(model, tokenizer, before, [])
+    start = begun(model, tokenizer, before, [])
     coded = [[*start, *ids] for ids in tokenizer.encode_many(texts)]
     return _score(model, coded, [len(start)] * len(coded), tokenizer.marks.pad, tokens)
 
@@ -300,7 +308,7 @@ def continuations(
     The score is the log-likelihood of a token on average, as in GPT-3's evaluation (Brown et al. 2020, section 2.4), so
     that long choices are not at a disadvantage; without `normalise` it is that of the whole choice.
     """
-    start = _begun(model, tokenizer, before, tokenizer.encode(context))
+    start = begun(model, tokenizer, before, tokenizer.encode(context))
     ahead = before if context else start
     whole = [[*ahead, *ids] for ids in tokenizer.encode_many([context + choice for choice in choices])]
     given = [_shared(start, ids) for ids in whole]

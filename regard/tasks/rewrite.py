@@ -19,6 +19,7 @@ from regard.data.batch import Batch, Batches, in_order, pad
 from regard.data.store import Store
 from regard.data.tokenizer import Tokenizers
 from regard.decode import Coverage, Hypothesis
+from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
 from regard.metrics.translation import BLEU, bleu, chrf, exact_match, perplexity
@@ -168,10 +169,12 @@ def rewrite(
     longest: int | None = None,
     tokens: int = 4096,
     progress: Progress | None = None,
+    record: Record | None = None,
 ) -> list[Answer]:
     """Answers to many sources, batched by length, in the order in which the sources came. `how` is a DecodeConfig.
 
-    Nothing answers nothing: an empty source gives an empty text, so that line n answers line n.
+    Nothing answers nothing: an empty source gives an empty text, so that line n answers line n. A `record` is of the
+    search for one source.
     """
     coded = encode_sources(tokenizers, sources, longest)
     begun = None if prefixes is None else tokenizers.target.encode_many(list(prefixes))
@@ -181,7 +184,7 @@ def rewrite(
     width = how.nbest if how.sample else max(how.beam, how.nbest)
     for rows in by_length({i: len(coded[i]) for i in asked}, tokens // width):
         some = None if begun is None else [begun[i] for i in rows]
-        found.update(zip(rows, _search(model, tokenizers, [coded[i] for i in rows], how, some), strict=True))
+        found.update(zip(rows, _search(model, tokenizers, [coded[i] for i in rows], how, some, record), strict=True))
         if progress is not None:
             progress(len(found), len(sources))
     return [
@@ -246,7 +249,12 @@ def by_length(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]]:
 
 
 def _search(
-    model: Autoregressive, tokenizers: Tokenizers, sources: list[list[int]], how: Any, begun: list[list[int]] | None
+    model: Autoregressive,
+    tokenizers: Tokenizers,
+    sources: list[list[int]],
+    how: Any,
+    begun: list[list[int]] | None,
+    record: Record | None = None,
 ) -> list[list[Hypothesis]]:
     """`begun` are the first words of each answer, where they are given; what opens every answer comes before them."""
     device, marks = next(model.parameters()).device, tokenizers.target.marks
@@ -260,7 +268,7 @@ def _search(
     with _coverage(model, 0.0 if how.sample else how.coverage, real) as coverage:
         return search(
             model.step, lambda: model.start(source, seen), prompt, how, eos=marks.end, specials=marks.unsayable,
-            limit=room, texts=sources, prefixes=prefixes if any(prefixes) else None, coverage=coverage,
+            limit=room, texts=sources, prefixes=prefixes if any(prefixes) else None, coverage=coverage, record=record,
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.core.state import State
 from regard.decode import Coverage, Hypothesis, Step, beam, greedy, sample
 from regard.decode.filters import limits, shapes
+from regard.decode.record import Record
 from regard.decode.search import PENALTIES
 
 
@@ -26,10 +27,12 @@ def search(
     texts: Sequence[Sequence[int]],
     prefixes: list[list[int]] | None = None,
     coverage: Coverage | None = None,
+    record: Record | None = None,
 ) -> list[list[Hypothesis]]:
     """The best answers to each row of a prompt, the best first. A state is used once, so `start` may be asked again.
 
     `texts` are what the rows answer: the random numbers of a draw belong to them, not to a place in the batch.
+    `record` is told of every candidate; then a greedy search is a beam of one, which weighs some more.
     """
     filters = limits(how, eos=eos, specials=tuple(specials))
     if how.sample:
@@ -43,12 +46,18 @@ def search(
                 )
             )  # fmt: skip
         return [sorted(drawn, key=lambda h: -h.score) for drawn in zip(*found, strict=True)]
-    if how.beam == 1 and how.nbest == 1 and how.expand in (None, 1) and coverage is None:
+    alone = how.beam == 1 and how.nbest == 1 and how.expand in (None, 1) and coverage is None
+    if alone and record is None:
         one = greedy(step, start(), prompt, eos=eos, limit=limit, filters=filters, prefixes=prefixes)
         return [[h] for h in one]
+    keep, expand, penalty = max(how.beam, how.nbest), how.expand, PENALTIES[how.penalty](how.alpha)
+    if alone:
+        expand, penalty = None, PENALTIES["none"](0.0)
+    if record is not None:
+        expand, record.penalty = expand or max(keep, record.wide), penalty
     beams = beam(
-        step, start(), prompt, eos=eos, limit=limit, keep=max(how.beam, how.nbest), expand=how.expand,
-        penalty=PENALTIES[how.penalty](how.alpha), coverage=coverage, filters=filters, prefixes=prefixes,
+        step, start(), prompt, eos=eos, limit=limit, keep=keep, expand=expand, penalty=penalty,
+        coverage=coverage, filters=filters, prefixes=prefixes, tell=record,
     )  # fmt: skip
     return [best[: how.nbest] for best in beams]
 

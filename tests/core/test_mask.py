@@ -118,3 +118,18 @@ def test_a_tensor_is_a_mask_where_it_is_true() -> None:
             ValueError, match=r"a mask of torch\.\w+ with \d dimensions came; wanted is torch\.bool, True where"
         ):
             attention(x, memory, wrong)
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(1, 3))
+def test_rows_of_unlike_length_see_their_own_past_alone(own: list[int], queries: int) -> None:
+    longest = max(own)
+    mask = Mask.after(longest, queries, torch.tensor(own))
+    drawn = mask.dense(queries, longest + queries)
+    assert drawn is not None
+    for row, read in enumerate(own):
+        wanted = [[key <= read + query for key in range(longest + queries)] for query in range(queries)]
+        assert drawn[row, 0].tolist() == wanted
+    assert mask.own is not None
+    assert mask.own.tolist() == own
+    assert Mask.after(longest, queries) == Mask(causal=True)
+    assert Mask(offset=3).own is Mask(offset=torch.tensor(3)).own is None

@@ -95,6 +95,19 @@ def test_an_offset_is_where_the_first_token_stands(kind: str) -> None:
     assert torch.equal(POSITIONS[kind](4, 9, offset=3)(1, 5), plain(4, 5))
 
 
+@pytest.mark.parametrize("kind", POSITIONS)
+@pytest.mark.parametrize("offset", [0, 3])
+def test_each_row_may_stand_at_a_place_of_its_own(kind: str, offset: int) -> None:
+    positions = POSITIONS[kind](4, 40, offset=offset)
+    found = positions(30, 2, torch.tensor([5, 30, 0]))
+    for row, start in enumerate((5, 30, 0)):
+        assert torch.equal(found[row], positions(start, 2))
+
+
+def test_a_table_grows_to_where_the_furthest_row_stands() -> None:
+    assert torch.equal(Sinusoidal(4, 4)(50, 1, torch.tensor([2, 50]))[1], Sinusoidal(4, 64)(50, 1))
+
+
 def test_learned_positions_end() -> None:
     with pytest.raises(ConfigError, match="but the learned positions end at 10"):
         Learned(4, 10, offset=5)(8, 3)

@@ -66,6 +66,13 @@ def test_local_m_moves_with_the_target_and_stops_at_the_last_real_word(reach: in
             assert found[row, t].nonzero().flatten().tolist() == wanted
 
 
+def test_local_m_moves_each_row_from_where_it_stands() -> None:
+    x, window = queries(), LocalM(DIM, 1)
+    found = seen(window(x, torch.tensor([4, 0, 2]), MASK, KEYS, 3))
+    for row, step in enumerate((4, 0, 2)):
+        assert torch.equal(found[row], seen(window(x, step, MASK, KEYS, 3))[row])
+
+
 @pytest.mark.parametrize("reach", [1, 3])
 def test_local_p_looks_around_the_place_it_predicts(reach: int) -> None:
     window, x = predicting(reach, std=2.0), queries()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,3 +117,38 @@ def test_limits_are_what_every_search_obeys() -> None:
     banned = chain(limits(how, eos=EOS, specials=(1, 2)), logits, story) == NEVER
     assert banned[0].nonzero().flatten().tolist() == [EOS, 1, 2, 5]
     assert limits(DecodeConfig(), eos=EOS, specials=()) == ()
+
+
+every_filter = pytest.mark.parametrize(
+    "apply",
+    [
+        at_least(3, EOS),
+        never(1),
+        no_repeat(1),
+        no_repeat(2),
+        no_repeat(3),
+        temperature(0.5),
+        top_k(2),
+        top_p(0.6),
+        min_p(0.3),
+    ],
+)
+
+
+@every_filter
+@given(st.lists(st.lists(st.integers(0, 3), max_size=7), min_size=1, max_size=4))
+def test_neighbours_with_longer_stories_change_nothing(apply: Filter, said: list[list[int]]) -> None:
+    """A story that is shorter than others has -1 before it."""
+    longest = max(map(len, said))
+    padded = torch.tensor([[-1] * (longest - len(story)) + story for story in said], dtype=torch.long)
+    logits = torch.linspace(0.1, 1.7, 4 * len(said), dtype=torch.float64).sin().view(-1, 4)
+    together = apply(logits, padded.view(len(said), longest))
+    for row, story in enumerate(said):
+        one = torch.tensor(story, dtype=torch.long).view(1, -1)
+        assert torch.equal(together[row : row + 1], apply(logits[row : row + 1], one))
+
+
+def test_asked_for_twice_a_filter_is_the_same() -> None:
+    """So rows that want the same can be filtered at once."""
+    assert never(3, 4) is never(3, 4)
+    assert at_least(2, EOS) is not at_least(3, EOS)

@@ -27,7 +27,7 @@ DATA: dict[str, dict[str, Any]] = {
 
 def made(system: str, task: str = "", *, joint: bool = True, **model: Any) -> Pipeline:
     task = task or TASKS[system]
-    target = Tokenizer.train(TEXTS, kind="char", size=80)
+    target = Tokenizer.train(TEXTS, kind="char", size=80, marks=["mask"] if task == "masked" else [])
     source = target if joint else Tokenizer.train(TEXTS[:2], kind="char", size=80)
     sizes = {"vocab": target.size} | ({} if joint else {"source_vocab": source.size})
     small = {name: size for name, size in SMALL.items() if name in schema(system).model_fields}

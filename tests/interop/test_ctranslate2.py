@@ -20,6 +20,7 @@ from regard.data.tokenizer import Tokenizer, Tokenizers
 from regard.decode.search import average, beam
 from regard.errors import ConfigError, RegardError
 from regard.interop.ctranslate2 import export_ctranslate2
+from regard.interop.engine import random_words
 from regard.pipeline import Pipeline
 from regard.pipeline.rewrite import Rewriter
 
@@ -225,3 +226,25 @@ def test_a_check_is_a_sentence(tmp_path: Path) -> None:
     said = str(export_ctranslate2(made("gpt"), tmp_path / "out"))
     assert said.startswith(f"ctranslate2 {ctranslate2.__version__} differs by at most ")
     assert "(tried 1×1, 2×7, 3×33); 60 of 60 greedy tokens are the same" in said
+
+
+def test_pieces_of_either_side_have_their_plain_names_there(tmp_path: Path) -> None:
+    """Marian's two sides cut otherwise and share one list of names."""
+    from interop.foreign import speak
+
+    speak("MarianMTModel", tmp_path / "hf")
+    pipeline = regard.load(tmp_path / "hf", device="cpu")
+    check = export_ctranslate2(pipeline, tmp_path / "out")
+    assert check.equal == check.of > 20
+    names = json.loads((tmp_path / "out" / "shared_vocabulary.json").read_text("utf-8"))
+    assert names == [pipeline.tokenizers.target.words()[i] for i in range(len(names))]
+    assert not any("\ufdd0" in name for name in names)
+
+
+def test_a_check_reads_words_of_the_model_alone() -> None:
+    """A foreign vocabulary may have tokens beyond the model's table."""
+    whole = Tokenizer.train(["a b c d e f"], kind="word", size=20)
+    marks = replace(whole.marks, mask=whole.inner.token_to_id("a"))
+    short = Tokenizer(whole.inner, marks, whole.size - 2)
+    drawn = {i for row in random_words(short, [200], torch.Generator().manual_seed(0)) for i in row}
+    assert drawn == set(range(short.size)) - marks.all

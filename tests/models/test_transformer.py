@@ -212,7 +212,7 @@ def test_two_vocabularies_have_two_matrices() -> None:
 class Nowhere(nn.Module):
     """No positions at all."""
 
-    def forward(self, start: int, length: int) -> Tensor:
+    def forward(self, start: int, length: int, own: Tensor | None = None) -> Tensor:
         return torch.zeros(length, DIM)
 
 
@@ -223,7 +223,7 @@ def test_without_positions_the_encoder_sees_a_set(norm: str) -> None:
     turned = torch.randperm(9)
 
     def keys(words: Tensor) -> Tensor:
-        return model.start(words, None).memory["keys"][-1].keys
+        return model.start(words, None).memory.keys[-1].keys
 
     assert (keys(source)[:, :, turned] - keys(source[:, turned])).abs().max() > 1e-3  # positions matter
     model.positions = model.source_positions = Nowhere()
