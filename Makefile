@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # tests and benchmarks look for the data sets here; whatever is absent is skipped with a message
 export REGARD_DATA ?= $(abspath ../shared/data)
 
-.PHONY: setup demo test storm check format bench docs clean
+.PHONY: setup demo test browser storm check format bench pictures docs clean
 
 setup: $(VENV)/.done
 $(VENV)/.done: pyproject.toml constraints.txt
@@ -16,10 +16,14 @@ $(VENV)/.done: pyproject.toml constraints.txt
 demo: setup            ## trains a small translator, scores it, shows what it looks at
 	$(BIN)/regard demo
 
-test: setup check      ## every test, in under five minutes on two cores
+test: setup check browser ## every test, in under five minutes on two cores
 	$(BIN)/python -m pytest -n 2
 
+browser:               # Chromium for the tests of the page, where it may be installed
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get install -qq -y chromium; } >/dev/null 2>&1 || echo "no Chromium here: the page will not be tried in a browser"
+
 storm: setup           ## the long fault, load and fuzz runs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[storm]"
 	$(BIN)/python -m pytest -m storm --timeout 1800
 
 check: setup
@@ -31,7 +35,11 @@ format: setup
 bench: setup           ## side-by-side runs against the peers, on this CPU
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m bench.train_translation && $(BIN)/python -m bench.recurrent && $(BIN)/python -m bench.translate && $(BIN)/python -m bench.watch
-	$(BIN)/python -m bench.encode && $(BIN)/python -m bench.generate
+	$(BIN)/python -m bench.encode && $(BIN)/python -m bench.generate && $(BIN)/python -m bench.page
+
+pictures: setup        ## pictures of the page in docs/pictures, from the demo's run
+	test -f runs/demo/model.safetensors || $(BIN)/regard demo
+	$(BIN)/python -m bench.pictures runs/demo
 
 docs: setup            ## the documentation as a web site in site/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from regard.core.watch import silence, watch
     from regard.pipeline import load
     from regard.run import train
+    from regard.view.notebook import show
 
 __version__ = "0.1.0"
-__all__ = ["Attention", "Mask", "Score", "load", "silence", "train", "watch"]
+__all__ = ["Attention", "Mask", "Score", "load", "show", "silence", "train", "watch"]
 
 _HOMES = {  # looked up when first used: importing regard imports no torch
     "Attention": "regard.core.attention",
     "Mask": "regard.core.mask",
     "Score": "regard.core.score",
     "load": "regard.pipeline",
+    "show": "regard.view.notebook",
     "silence": "regard.core.watch",
     "train": "regard.run",
     "watch": "regard.core.watch",

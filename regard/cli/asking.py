@@ -181,7 +181,7 @@ class LookOptions(DecodeConfig):
     svg: str | None = None
     """The same as --png: both are written."""
     html: str | None = None
-    """Write one self-contained page with every attention and head."""
+    """Write the explorer as one self-contained page, which opens from disk."""
     json_: bool = Field(False, alias="json")
     """Print the weights as JSON."""
     attention: str | None = None
@@ -199,9 +199,10 @@ def look(argv: list[str]) -> None:
             f'look takes one input, but {len(texts)} came; write it in quotes: regard look {folder} "two hundred"'
         )
     from regard.pipeline import load
+    from regard.view.contract import trace_of
     from regard.view.terminal import draw
 
-    trace = load(folder, device=options.device).look(texts[0], **how)
+    trace = trace_of(load(folder, device=options.device), texts[0], **how)
     written: list[Path] = []
     if options.png or options.svg:
         from regard.view.plots import plot

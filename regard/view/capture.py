@@ -22,11 +22,13 @@ from regard.errors import ConfigError, DataError, Diverged, nearest
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from regard.core.beside import Parting
+
 Weights = npt.NDArray[np.float32]
 
-START = "<bos>"  # what a decoder sees of its answer before the first word
 CROSS = ("target", "source")  # the sides of an attention that looks from the answer to the source
 DECIMALS = 4  # of a weight in JSON
+ROOM = 2**24  # numbers of queries, keys and values that a trace keeps: 64 MiB
 
 
 def sides(name: str) -> tuple[str, str]:
@@ -35,6 +37,30 @@ def sides(name: str) -> tuple[str, str]:
     if parts[-1] == "cross":
         return CROSS
     return ("source", "source") if "encoder" in parts else ("target", "prefix")
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What one attention compared: its weights are softmax(scores where seen)."""
+
+    q: Weights  # (H, Q, D)
+    k: Weights  # (H, K, D)
+    v: Weights  # (H, K, Dv)
+    scale: float | None  # the score is scale · q·k; None: it is another, and `scores` has it
+    scores: Weights | None  # (H, Q, K)
+    seen: npt.NDArray[np.bool_] | None  # (H|1, Q, K) True where one may look; None: everywhere
+
+    def score(self, head: int, query: int) -> Weights:
+        """(K,): how well one query matched each key."""
+        if self.scores is not None:
+            return self.scores[head, query]
+        return np.float32(self.scale or 1.0) * (self.k[head] @ self.q[head, query])
+
+    def visible(self, head: int, query: int) -> npt.NDArray[np.bool_]:
+        """(K,): which keys it could see."""
+        if self.seen is None:
+            return np.ones(self.k.shape[1], bool)
+        return self.seen[head % len(self.seen), query]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +73,12 @@ class Trace:
     title: str = ""
     score: float | None = None
     caption: str = ""
+    start: str = "<bos>"  # what a decoder sees of its answer before the first word: the mark's own name
+    parts: dict[str, Compared] = field(default_factory=dict, repr=False)  # what some attentions compared
+    tree: dict[str, Any] | None = field(default=None, repr=False)  # what a search weighed, see pipeline.searched
+    positions: list[dict[str, Any]] = field(default_factory=list, repr=False)  # see view.positions
+    asked: dict[str, Any] = field(default_factory=dict)  # the text, and what was changed for it
+    model: str = ""  # a hash of the weights
 
     def __post_init__(self) -> None:
         if not self.maps:
@@ -54,7 +86,7 @@ class Trace:
         object.__setattr__(self, "maps", {name: self._fit(name, weights) for name, weights in self.maps.items()})
 
     def tokens(self, side: str) -> tuple[str, ...]:
-        return {"source": self.source, "target": self.target, "prefix": (START, *self.target[:-1])}[side]
+        return {"source": self.source, "target": self.target, "prefix": (self.start, *self.target[:-1])}[side]
 
     def axes(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The tokens that ask (rows) and the tokens that are looked at (columns)."""
@@ -109,8 +141,8 @@ class Trace:
             tokens, maps = data["tokens"], data["maps"]
             weights = {name: np.asarray(given["weights"], np.float32) for name, given in maps.items()}
             source, target = tuple(tokens["source"]), tuple(tokens["target"])
-            about = data["title"], data["score"], data["caption"]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            about = data["title"], data["score"], data["caption"], tokens["prefix"][0]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             cause = f"{type(error).__name__}: {error}"
             raise DataError(f"not a trace ({cause}); write one with `regard look --json`") from None
         return cls(source, target, weights, *about)
@@ -137,6 +169,20 @@ def follow(seen: Mapping[str, Sequence[Tensor]], rows: Sequence[int], *, sentenc
     several rows of the map. What was read once (by an encoder) has a row per sentence: that of `sentence` is taken.
     """
     return {name: _along(name, calls, rows, sentence) for name, calls in seen.items() if calls}
+
+
+def keep(parts: Mapping[str, Parting]) -> dict[str, Compared]:
+    """What was compared, as arrays; where that is much, of the last attentions only."""
+    found: dict[str, Compared] = {}
+    room = ROOM
+    for name in reversed([name for name in parts if parts[name].calls]):
+        part = parts[name].read()
+        room -= sum(t.numel() for t in (part.q, part.k, part.v, part.scores) if t is not None)
+        if room < 0:
+            break
+        arrays = (None if t is None else t.numpy() for t in (part.scores, part.seen))
+        found[name] = Compared(part.q.numpy(), part.k.numpy(), part.v.numpy(), part.scale, *arrays)
+    return {name: found[name] for name in parts if name in found}
 
 
 def _along(name: str, calls: Sequence[Tensor], rows: Sequence[int], sentence: int) -> Weights:

@@ -13,7 +13,7 @@ from regard.core.state import reorder, repeat
 from regard.core.watch import watch
 from regard.errors import ConfigError, DataError, Diverged
 from regard.models.transformer import Config, Transformer
-from regard.view.capture import START, Trace, follow
+from regard.view.capture import Trace, follow
 
 Make = Callable[..., Trace]
 
@@ -37,7 +37,7 @@ def test_each_kind_of_attention_has_its_own_axes(make: Make) -> None:
     trace = make()
     assert trace.axes("decoder.0.cross") == (trace.target, trace.source)
     assert trace.axes("encoder.0.attention") == (trace.source, trace.source)
-    assert trace.axes("decoder.0.attention") == (trace.target, (START, *trace.target[:-1]))
+    assert trace.axes("decoder.0.attention") == (trace.target, (trace.start, *trace.target[:-1]))
 
 
 def test_json_keeps_everything_and_weights_to_four_decimals(make: Make) -> None:

@@ -8,16 +8,19 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from html.parser import HTMLParser
+from typing import Any
 
-import pytest
+import numpy as np
 
-from regard.view.capture import Trace
-from regard.view.html import page
+from regard.view import html
+from regard.view.capture import Compared, Trace
+from regard.view.contract import header
+from regard.view.html import bundle, page
+from regard.view.notebook import Shown, show
 
 Make = Callable[..., Trace]
 EVIL = "</script><img src=x onerror=document.title='owned'>"
-HOSTILE = [EVIL, "<!--", "{{data}}", "{{script}}", "]]>", "\u2028", "&lt;b&gt;", "\ud800", "__proto__", "<eos>"]
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = [EVIL, "<!--", "{{data}}", "<title>", "]]>", "\u2028", "&lt;b&gt;", "\ud800", "__proto__", "</head>", "<eos>"]
 
 
 class Parts(HTMLParser):
@@ -45,92 +48,77 @@ class Parts(HTMLParser):
             self.inside[self.open][-1] += data
 
 
+def carried(written: str) -> Any:
+    return json.loads(Parts(written).inside["script"][0])["traces"][0]
+
+
 def test_the_page_carries_the_whole_trace(make: Make) -> None:
     trace = make()
-    data, _ = Parts(page(trace)).inside["script"]
-    carried = json.loads(data)
-    assert carried["trace"] == trace.to_json()
-    assert carried["main"] == "decoder.1.cross"
+    one = carried(page(trace))
+    assert one["header"] == json.loads(json.dumps(header(trace)))
+    for name, weights in trace.maps.items():
+        assert np.array_equal(np.frombuffer(base64.b64decode(one["maps"][name]), "<f4"), weights.ravel())
+
+
+def test_what_was_compared_is_carried_too(make: Make) -> None:
+    draw = np.random.default_rng(0)
+    q, k = (draw.normal(size=(3, n, 6)).astype(np.float32) for n in (5, 4))
+    part = Compared(q, k, k[..., :2], 0.5, None, np.tri(5, 4, dtype=bool)[None])
+    trace = make(names=["decoder.0.cross"])
+    one = carried(page(Trace(trace.source, trace.target, trace.maps, parts={"decoder.0.cross": part})))
+    saved = one["parts"]["decoder.0.cross"]
+    assert saved["shape"] == [5, 6, 2]
+    assert np.array_equal(np.frombuffer(base64.b64decode(saved["q"]), "<f4"), q.ravel())
+    assert (saved["scale"], saved["masks"], saved["scores"]) == (0.5, 1, None)
+
+
+def test_what_is_too_large_is_left_out_and_the_main_attention_never(make: Make, monkeypatch: Any) -> None:
+    trace = make()
+    monkeypatch.setattr(html, "ROOM", trace.maps["decoder.1.cross"].size + trace.maps["decoder.1.attention"].size)
+    assert set(carried(page(trace))["maps"]) == {"decoder.1.cross", "decoder.1.attention"}
+    monkeypatch.setattr(html, "ROOM", 0)
+    assert set(carried(page(trace))["maps"]) == {"decoder.1.cross"}
 
 
 def test_no_token_becomes_markup(make: Make) -> None:
     plain, hostile = make(), make(HOSTILE, HOSTILE, title=EVIL)
     written = page(hostile)
     assert "<img" not in written
-    assert "onerror" not in re.sub(r'<script type="application/json".*?</script>', "", written, flags=re.DOTALL)
+    assert "owned" not in re.sub(r'<script type="application/json".*?</script>', "", written, flags=re.DOTALL)
     assert [tag for tag, _ in Parts(written).tags] == [tag for tag, _ in Parts(page(plain)).tags]
-    carried = json.loads(Parts(written).inside["script"][0])["trace"]
-    assert carried["tokens"]["source"] == [token.replace("\ud800", "?") for token in HOSTILE]
+    tokens = carried(written)["header"]["tokens"]["source"]
+    assert tokens == [token.replace("\ud800", "?") for token in HOSTILE]
     written.encode()  # half a surrogate pair could not be saved
 
 
 def test_the_page_needs_nothing_from_outside_and_runs_nothing_else(make: Make) -> None:
     parts = Parts(page(make()))
     for tag, attributes in parts.tags:
-        assert not {"src", "href", "style", "action", "srcset"} & attributes.keys(), tag
+        assert not {"src", "style", "action", "srcset"} & attributes.keys(), tag
+        assert attributes.get("href", "data:,") == "data:,"
         assert not [name for name in attributes if name.startswith("on")], tag
     policy = next(a["content"] for t, a in parts.tags if t == "meta" and a.get("http-equiv")) or ""
     assert policy.startswith("default-src 'none';")
-    for kind, text in (("style", parts.inside["style"][0]), ("script", parts.inside["script"][1])):
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert f"{kind}-src 'sha256-{digest}';" in policy
-        assert not re.search(
-            r"https?:|//[a-z]|@import|url\(|innerHTML|insertAdjacentHTML|eval\(", text.replace("// ", "")
-        )
+    _, *scripts = parts.inside["script"]
+    for text in (*scripts, *parts.inside["style"]):
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in policy
+    assert len(scripts) == 2
     assert "unsafe" not in policy
+    assert "connect-src" not in policy
 
 
-def test_the_page_stays_small(make: Make) -> None:
-    parts = Parts(page(make()))
-    assert parts.inside["script"][1].count("\n") < 300
+def test_the_modules_become_one_script() -> None:
+    source = bundle()
+    assert not re.search(r"^(import|export)\b", source, re.MULTILINE)
+    assert source.index("const m_dom =") < source.index("const m_views_head =") < source.index("const m_app =")
+    if (node := shutil.which("node")) is not None:
+        assert subprocess.run([node, "--check", "-"], input=source.encode(), timeout=30).returncode == 0
 
 
-Browse = Callable[[str], str]
-
-
-@pytest.fixture(scope="module")
-def browse(tmp_path_factory: pytest.TempPathFactory) -> Browse:
-    """The page as a browser has it once its scripts have run, without a word of complaint."""
-    if BROWSER is None:
-        pytest.skip("no Chromium found")
-    folder = tmp_path_factory.mktemp("browser")
-    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    more = "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=2000 --dump-dom"
-    command = [BROWSER, *flags.split(), *more.split(), f"--user-data-dir={folder / 'profile'}"]
-
-    def dump(address: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, address], capture_output=True, text=True, timeout=60)
-
-    def browse(written: str) -> str:
-        (folder / "page.html").write_text(written, "utf-8")
-        done = dump((folder / "page.html").as_uri())
-        assert done.returncode == 0
-        assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
-        return done.stdout
-
-    if dump("about:blank").returncode:
-        pytest.skip("Chromium does not start here")
-    return browse
-
-
-def test_a_browser_shows_hostile_tokens_as_text(make: Make, browse: Browse) -> None:
-    trace = make(HOSTILE, HOSTILE, title=EVIL)
-    shown = browse(page(trace))
-    assert "<img" not in shown
-    assert "<title>&lt;/script&gt;&lt;img" in shown
-    weight = json.loads(json.dumps(trace.to_json()))["maps"]["decoder.1.cross"]["weights"]
-    assert f"{sum(head[0][0] for head in weight) / 3:.4f}</output>" in shown
-
-
-def test_a_browser_can_be_used_by_keys(make: Make, browse: Browse) -> None:
-    """Down, right, right, next head: the cell that is told of is (1, 2) of head 0."""
-    trace = make()
-    press = """
-      for (const key of ["ArrowUp", "ArrowDown", "ArrowRight", "ArrowRight", "]"])
-        document.getElementById("map").dispatchEvent(new KeyboardEvent("keydown", { key }));
-    """
-    written = re.sub(r"<meta http-equiv[^>]*>", "", page(trace)).replace("</body>", f"<script>{press}</script></body>")
-    shown = browse(written)
-    cell = re.sub(r"<[^>]*>", "", re.findall(r'<p id="cell".*?</p>', shown, flags=re.DOTALL)[0])
-    weight = trace.maps["decoder.1.cross"][0, 1, 2]
-    assert cell == f"While it wrote alte, the model looked at house with weight {weight:.4f}"
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own(make: Make) -> None:
+    trace = make(HOSTILE, HOSTILE)
+    (frame,) = Parts(Shown(page(trace), 500)._repr_html_()).tags
+    assert frame[0] == "iframe"
+    assert frame[1]["srcdoc"] == page(trace)
+    assert frame[1]["sandbox"] == "allow-scripts allow-downloads"
+    assert show(trace, height=500).height == 500

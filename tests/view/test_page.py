@@ -1,0 +1,382 @@
+"""The page in a real browser: it opens, tells the truth, obeys the keyboard, and lets nothing in or out."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import tiny
+from browsing import Tab, browsing
+from standin import Standin, standing_in
+
+from regard.pipeline import load
+from regard.view import contract
+from regard.view.capture import Trace
+from regard.view.contract import trace_of
+from regard.view.html import page
+from regard.view.notebook import Shown
+
+VIEWS = ("overview", "head", "alignment", "search", "arithmetic", "positions", "training", "compare")
+EVIL = "</script><img src=x onerror=document.title='owned'>"
+HOSTILE = [EVIL, "<!--", "{{data}}", "]]>", "\u2028", "&lt;b&gt;", "\u202etxt", "__proto__", "=1+1", "<eos>"]
+MIDDLES = """([rows, columns]) => {
+  // the grid ends two pixels before the lower right corner, and its cells are squares
+  const canvas = document.querySelector("#panel-alignment canvas");
+  const { width, height } = canvas;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+  const light = (x, y) => [0, 1, 2].reduce((sum, i) => sum + data[4 * (y * width + x) + i], 0);
+  let top = height - 3;
+  while (top > 0 && data[4 * (top * width + width - 8) + 3]) top--;
+  const side = Math.round((height - 3 - top) / rows);
+  const middle = (end, count, i) => Math.round(end - 2 - (count - i - 0.5) * side);
+  return Array.from({ length: rows }, (_, r) =>
+    Array.from({ length: columns }, (_, c) => light(middle(width, columns, c), middle(height, rows, r))));
+}"""
+Make = Callable[..., Trace]
+Open = Callable[..., Tab]
+CROSS = "decoder.0.cross"
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Any:
+    return load(tiny.trained(), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def trace(pipeline: Any) -> Trace:
+    return trace_of(pipeline, "twenty-three", beam=3)
+
+
+@pytest.fixture(scope="module")
+def standin(pipeline: Any, trace: Trace) -> Standin:
+    def make(body: dict[str, Any]) -> Trace:
+        assert body.pop("model") == "tiny"
+        return trace_of(pipeline, body.pop("input"), **body)
+
+    rows, columns = trace.axes(CROSS)
+    looks = [
+        {"step": step, "name": CROSS, "across": True, "caption": trace.caption, "rows": list(rows),
+         "columns": list(columns), "weights": (trace.mean(CROSS) / part).tolist()}
+        for step, part in ((100, 2), (200, 1))
+    ]  # fmt: skip
+    log = [{"step": step, "loss": 1 / step, "rate": 1e-3, "norm": 1.0} for step in (50, 100, 150, 200)]
+    return Standin(make, [{"id": "tiny"}], {"metrics": log, "text": "twenty-three", "checkpoints": looks})
+
+
+@pytest.fixture(scope="module")
+def address(standin: Standin) -> Iterator[str]:
+    with standing_in(standin) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with browsing() as found:
+        yield found
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Open]:
+    opened: list[Tab] = []
+
+    def new(**how: Any) -> Tab:
+        opened.append(Tab(browser, **how))
+        return opened[-1]
+
+    yield new
+    for one in opened:
+        one.close()
+
+
+def link(address: str, standin: Standin, trace: Trace, **at: Any) -> str:
+    at = {"trace": standin.add(trace), **at}
+    return f"{address}#{'&'.join(f'{name}={value}' for name, value in at.items())}"
+
+
+def shown(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_view_opens_and_nobody_complains(
+    tab: Open, address: str, standin: Standin, trace: Trace, theme: str
+) -> None:
+    one = tab(theme=theme)
+    for view in VIEWS:
+        one.open(link(address, standin, trace, view=view), view)
+        assert one.page.locator(f"#panel-{view}").is_visible()
+        assert one.page.evaluate("document.documentElement.dataset.theme") == theme
+        assert one.text("#cell")
+
+
+@pytest.mark.parametrize("name", ["encoder.0.attention", "decoder.0.attention", CROSS])
+def test_the_number_shown_is_the_tensors(tab: Open, address: str, standin: Standin, trace: Trace, name: str) -> None:
+    one = tab()
+    heads, rows, columns = trace.maps[name].shape
+    for head, query, key in ((-1, 0, 0), (0, rows - 1, columns - 1), (heads - 1, 1, 0)):
+        one.open(link(address, standin, trace, view="head", name=name, head=head, query=query, key=key), "head")
+        row = trace.mean(name, None if head < 0 else [head])[query]
+        assert one.text("#cell output") == shown(row[key])
+        told = [line.split("\t")[1] for line in one.text("#inspector tbody").splitlines() if "\t" in line]
+        assert told == [shown(weight) for weight in np.sort(row)[::-1][:10]]
+
+
+def test_words_are_the_sum_of_their_pieces(tab: Open, address: str, standin: Standin, trace: Trace) -> None:
+    """A word that asks is the mean of its pieces; marks can be left out."""
+    one = tab()
+    one.open(link(address, standin, trace, view="alignment", name=CROSS, head=0, merge=1, query=1, key=1), "alignment")
+    assert trace.source[-1] == trace.target[-1] == "<eos>"
+    read, written = len(trace.source) - 1, len(trace.target) - 1  # one word each, "twenty-three" and what it became
+    assert one.text("#cell output") == shown(trace.maps[CROSS][0, :written, :read].sum(1).mean())
+    one.page.get_by_label("hide marks").check()
+    one.settle()
+    assert "<eos>" not in one.text("#inspector")
+
+
+def test_the_arithmetic_shown_is_the_tensors(tab: Open, address: str, standin: Standin, trace: Trace) -> None:
+    one = tab()
+    one.open(link(address, standin, trace, view="arithmetic", name=CROSS, head=1, query=2), "arithmetic")
+    it = contract.arithmetic(trace, CROSS, 1, 2)
+    cells = [
+        [cell.inner_text() for cell in row.locator("td.figure").all()]
+        for row in one.page.locator("#panel-arithmetic tbody tr").all()
+    ]
+    assert cells == [
+        [shown(it["dots"][i]), shown(it["scores"][i]), "yes", shown(trace.maps[CROSS][1, 2, i])]
+        for i in range(len(it["seen"]))
+    ]
+
+
+def test_the_search_shown_is_what_was_searched(tab: Open, address: str, standin: Standin, trace: Trace) -> None:
+    one = tab()
+    one.open(link(address, standin, trace, view="search"), "search")
+    tree = contract.search(trace)
+    done = sorted((node for node in tree["nodes"] if node["fate"] == "finished"), key=lambda node: -node["score"])
+    rows = one.page.locator("#panel-search tbody tr").all()
+    assert [row.locator("td").nth(1).inner_text() for row in rows] == [shown(node["total"]) for node in done[:16]]
+    lost = next(i for i, node in enumerate(tree["nodes"]) if node["fate"] == "pruned")
+    one.open(link(address, standin, trace, view="search", node=lost), "search")
+    assert one.text("#cell output") == shown(np.exp(tree["nodes"][lost]["logprob"]))
+    same = [node for node in tree["nodes"] if node["step"] == tree["nodes"][lost]["step"]]
+    least = min(node["total"] for node in same if node["fate"] != "pruned")
+    assert f"its sum was {shown(least - tree['nodes'][lost]['total'], 3)} below the last" in one.text("#inspector")
+
+
+def test_positions_training_and_comparison_tell_the_truth(
+    tab: Open, address: str, standin: Standin, trace: Trace
+) -> None:
+    one = tab()
+    one.open(link(address, standin, trace, view="positions"), "positions")
+    table = np.array(trace.positions[0]["table"])
+    assert one.text("#cell output") == shown(np.linalg.norm(table[0]))
+    one.open(link(address, standin, trace, view="training"), "training")
+    assert one.text("#cell output") == shown(trace.mean(CROSS)[0, 0])
+    one.open(link(address, standin, trace, view="compare", name=CROSS, head=1), "compare")
+    assert one.text("#cell output") == shown(trace.maps[CROSS][1, 0, 0] - trace.mean(CROSS)[0, 0])
+
+
+def test_darker_is_more(tab: Open, address: str, standin: Standin, trace: Trace) -> None:
+    """Pixels in the middle of cells, row by row: their order is that of the weights."""
+    one = tab()
+    one.open(link(address, standin, trace, view="alignment", name=CROSS, head=0), "alignment")
+    one.page.get_by_label("hard path").uncheck()
+    one.settle()
+    weights = trace.maps[CROSS][0]
+    light = np.array(one.page.evaluate(MIDDLES, list(weights.shape)))
+    row = 2  # not the selected one, which lines run through
+    order = np.argsort(weights[row])
+    assert (np.diff(light[row][order]) <= 3).all()
+    assert light[row].max() - light[row].min() > 60
+
+
+def test_a_walk_by_keys_alone(tab: Open, address: str, standin: Standin, trace: Trace) -> None:
+    one = tab()
+    one.open(link(address, standin, trace, name=CROSS, head=0), "overview")
+    one.page.locator("#panel-overview canvas").focus()
+    one.press("ArrowRight", "Enter")
+    one.drawn("head")
+    one.page.locator("#panel-head canvas").last.focus()
+    one.press("ArrowDown", "ArrowDown", "Enter")
+    row = trace.maps[CROSS][1, 2]
+    assert one.text("#cell output") == shown(row.max())
+    one.press("]")
+    assert one.text("#cell output") == shown(trace.mean(CROSS)[2, row.argmax()])
+    one.press("[", "{")
+    assert "decoder.0.attention" in one.text("#inspector")
+    one.press("3")
+    assert one.page.locator("#panel-alignment").is_visible()
+    one.press("t")
+    assert one.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    one.press("?")
+    assert one.page.locator("dialog").is_visible()
+    one.press("Escape")
+    for _ in range(40):  # every stop has a visible ring
+        one.page.keyboard.press("Tab")
+        ring = one.page.evaluate(
+            "() => document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle"
+        )
+        assert ring in (True, "solid", "auto")
+
+
+def test_the_selection_lives_in_the_address(tab: Open, address: str, standin: Standin, trace: Trace) -> None:
+    one = tab()
+    one.open(link(address, standin, trace, view="head", name=CROSS, head=1, query=2, key=1), "head")
+    said = one.text("#cell")
+    one.press("3", "4")
+    one.page.go_back()
+    one.settle()
+    assert one.page.locator("#panel-alignment").is_visible()
+    one.page.go_back()
+    one.settle()
+    assert one.page.locator("#panel-head").is_visible()
+    one.page.reload()
+    one.drawn("head")
+    assert one.text("#cell") == said
+    one.open(f"{link(address, standin, trace)}&view=nonsense&head=99&query=-4&key=1e9&name=nobody&node=x", "overview")
+
+
+def test_what_if(tab: Open, address: str, standin: Standin, pipeline: Any, trace: Trace) -> None:
+    """A head is silenced and a word is forced; the answer before stays at hand, and the difference can be seen."""
+    one = tab()
+    one.open(link(address, standin, trace, view="head", name=CROSS, head=0), "head")
+    one.page.get_by_role("button", name="Silence this head").click()
+    one.page.wait_for_selector("text=Answered now")
+    one.settle()
+    quiet = trace_of(pipeline, "twenty-three", beam=3, silence={CROSS: [0]})
+    assert one.text("#cell output") == "0.0000"
+    assert quiet.caption.split(" → ")[1] in one.text("#ask")
+    one.page.get_by_role("button", name="See the difference").click()
+    one.drawn("compare")
+    assert one.text("#cell output") == shown(-trace.maps[CROSS][0, 0, 0])
+    one.page.get_by_text("What if …").click()
+    one.page.get_by_label("The answer begins with").fill("acht")
+    one.page.get_by_role("button", name="Look", exact=True).click()
+    one.page.wait_for_function("() => document.querySelector('.said').innerText.startsWith('acht')")
+    one.settle()
+    one.page.get_by_label("The answer begins with").fill("")
+    one.page.get_by_role("tab", name="Alignment").click()
+    one.page.locator("#panel-alignment canvas").focus()
+    one.press("]", "ArrowDown", "Home", "f")  # of the other head, which still speaks
+    one.page.wait_for_selector(".wish >> nth=1")
+    one.settle()
+    assert one.text("#cell output") == "1.0000"
+
+
+def test_a_refusal_is_told_in_its_own_words(tab: Open, address: str, standin: Standin, trace: Trace) -> None:
+    one = tab()
+    one.open(link(address, standin, trace), "overview")
+    one.page.get_by_label("Text", exact=True).fill("x " * 400)
+    one.page.get_by_role("button", name="Look", exact=True).click()
+    one.page.wait_for_selector(".trouble:not(:empty)")
+    assert "this model reads at most" in one.text(".trouble")
+    one.trouble = [said for said in one.trouble if "422" not in said]  # the browser's own note of the status
+
+
+def test_a_trace_that_is_gone_can_be_asked_for_again(tab: Open, address: str, standin: Standin) -> None:
+    one = tab()
+    one.open(f"{address}#trace=00&view=head")
+    one.page.wait_for_selector(".trouble:not(:empty)")
+    one.trouble.clear()  # the browser's own note of the status
+    one.page.get_by_label("Text", exact=True).fill("two")
+    one.page.get_by_role("button", name="Look", exact=True).click()
+    one.drawn("head")
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_markup_is_inert(tab: Open, address: str, standin: Standin, make: Make, tmp_path: Path, served: bool) -> None:
+    one = tab()
+    trace = make(HOSTILE, HOSTILE, title=EVIL)
+    (tmp_path / "page.html").write_text(page(trace), "utf-8")
+    start = link(address, standin, trace) if served else (tmp_path / "page.html").as_uri() + "#x=1"
+    for view in ("overview", "head", "alignment", "compare"):
+        one.open(f"{start}&view={view}&query=0&key=0", view)
+        assert one.page.evaluate("document.querySelectorAll('img, b > *, iframe').length") == 0
+        assert one.page.title() == f"{EVIL} – Regard"
+    assert EVIL in one.text("#cell")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_can_be_read_by_everybody(tab: Open, address: str, standin: Standin, trace: Trace, theme: str) -> None:
+    """No serious finding of axe in any view."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    one = tab(theme=theme)
+    one.open(link(address, standin, trace, name=CROSS, head=0), "overview")
+    for number, view in enumerate(VIEWS, 1):
+        one.page.evaluate("document.activeElement.blur()")
+        one.press(str(number))
+        one.drawn(view)
+        found = axe.run(one.page).response["violations"]
+        serious = [
+            (rule["id"], [node["html"][:90] for node in rule["nodes"]])
+            for rule in found
+            if rule["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], view
+
+
+def test_it_fits_a_telephone(tab: Open, address: str, standin: Standin, trace: Trace) -> None:
+    one = tab(width=400)
+    for view in VIEWS:
+        one.open(link(address, standin, trace, view=view), view)
+        assert one.page.evaluate("document.documentElement.scrollWidth") <= 400, view
+
+
+def test_views_are_saved_as_pictures_and_tables(tab: Open, address: str, standin: Standin, trace: Trace) -> None:
+    one = tab()
+    one.open(link(address, standin, trace, view="alignment", name=CROSS, head=0), "alignment")
+
+    def saved(kind: str) -> bytes:
+        with one.page.expect_download() as coming:
+            one.page.get_by_role("button", name=kind, exact=True).click()
+        assert coming.value.suggested_filename == f"tiny-alignment.{kind.lower()}"
+        return Path(coming.value.path()).read_bytes()
+
+    assert saved("PNG")[:8] == b"\x89PNG\r\n\x1a\n"
+    drawn = ElementTree.fromstring(saved("SVG"))
+    words = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert trace.model in words[-1]
+    table = list(csv.reader(io.StringIO(saved("CSV").decode("utf-8-sig"))))
+    assert len(table) == len(trace.target) + 1
+    assert np.allclose(np.array([row[1:] for row in table[1:]], float), trace.maps[CROSS][0], atol=0.004)
+    for view in VIEWS:
+        one.open(link(address, standin, trace, view=view), view)
+        for kind in ("SVG", "CSV"):
+            with one.page.expect_download():
+                one.page.get_by_role("button", name=kind, exact=True).click()
+
+
+def test_a_saved_page_tells_the_same_from_disk(tab: Open, trace: Trace, tmp_path: Path) -> None:
+    (tmp_path / "look.html").write_text(page(trace), "utf-8")
+    one = tab()
+    start = (tmp_path / "look.html").as_uri()
+    for head in (-1, 0):
+        one.open(f"{start}#view=alignment&name={CROSS}&head={head}&query=2&key=1", "alignment")
+        assert one.text("#cell output") == shown(trace.mean(CROSS, None if head < 0 else [head])[2, 1])
+    for name in trace.maps:
+        one.open(f"{start}#view=arithmetic&name={name}&head=1&query=1&key=0", "arithmetic")
+        it = contract.arithmetic(trace, name, 1, 1)
+        assert one.text("#cell output") == shown(it["scores"][0])
+        rows = one.page.locator("#panel-arithmetic tbody tr").all()
+        told = [[row.locator("td.figure").nth(column).inner_text() for column in (2, 3)] for row in rows]
+        seen = ["yes" if may else "no" for may in it["seen"]]
+        assert told == [[may, shown(weight)] for may, weight in zip(seen, trace.maps[name][1, 1], strict=True)]
+    for view in VIEWS:
+        one.open(f"{start}#view={view}", "" if view == "training" else view)
+    one.press("7")
+    assert "regard serve RUN" in one.text("#stage")
+
+
+def test_a_notebook_shows_it_in_a_frame_that_reaches_nothing(tab: Open, trace: Trace, tmp_path: Path) -> None:
+    (tmp_path / "notebook.html").write_text(f"<!doctype html>{Shown(page(trace), 700)._repr_html_()}", "utf-8")
+    one = tab()
+    one.open((tmp_path / "notebook.html").as_uri())
+    inside = one.page.frame_locator("iframe")
+    inside.get_by_role("tab", name="Alignment").click()
+    inside.locator("#panel-alignment canvas").click(position={"x": 150, "y": 120})
+    assert "looked at" in inside.locator("#cell").inner_text()
