@@ -38,7 +38,7 @@ MAY: dict[str, set[str]] = {
     "config": set(),
     "recipes": set(),
     "models": {"core", "config"},
-    "decode": {"core.state"},
+    "decode": {"core.state", "core.autoregressive"},
     "tasks": {"core", "data", "decode", "metrics"},
     "training": {"config", "core.block", "core.head", "tasks"},
     "view": {"core"},
@@ -52,9 +52,10 @@ MAY: dict[str, set[str]] = {
     "doctor": ANYTHING,
     "demo": ANYTHING,
     "reproduce": ANYTHING,
+    "serve": ANYTHING,
     "cli": ANYTHING,
     "__main__": ANYTHING,
-    "__init__": {"core", "pipeline", "run"},  # the names that a user types, looked up when they are first used
+    "__init__": {"core", "pipeline", "run", "view"},  # the names that a user types, looked up when they are first used
 }
 
 

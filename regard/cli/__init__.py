@@ -28,6 +28,7 @@ from regard.cli.flags import arguments, split_at_dashes
 from regard.cli.help import Verb, print_help, print_recipe, print_verbs
 from regard.cli.making import DemoOptions, TrainOptions, demo, recipes, resume, train
 from regard.cli.reproducing import ReproduceOptions, reproduce
+from regard.cli.serving import ServeOptions, serve
 from regard.cli.shared import Nothing, err, out
 from regard.config import Recipe, make_recipe, read_toml
 from regard.errors import ConfigError, RegardError, nearest
@@ -140,6 +141,13 @@ VERBS = {
         'regard look runs/demo "twenty-three" --html look.html',
         LookOptions,
         look,
+    ),
+    "serve": Verb(
+        "an HTTP API and the page that looks into a run",
+        "RUN … [--port N] [--host HOST --api-key KEY]",
+        "regard serve runs/demo",
+        ServeOptions,
+        serve,
     ),
     "doctor": Verb("run the laws on your own model", "RUN", "regard doctor runs/demo", DoctorOptions, doctor),
     "import": Verb(

@@ -1,0 +1,115 @@
+"""What the page asks for is what the tensors are."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import numpy as np
+import pytest
+from served import Served, folder, pipeline
+
+from regard.serve.trace import Traces, size_of
+from regard.view import contract
+from regard.view.capture import Trace
+
+TEXT = "two hundred and five"
+
+
+@pytest.fixture(scope="module")
+def made(server: Served) -> dict[str, Any]:
+    reply = server.ask("POST", "/v1/trace", json={"input": TEXT, "beam": 3})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return contract.trace_of(pipeline("rewrite"), TEXT, beam=3)
+
+
+def test_the_header_is_the_contracts(server: Served, made: dict[str, Any], trace: Trace) -> None:
+    assert made["tokens"]["source"] == list(trace.source)
+    assert made["name"] == folder("rewrite").name
+    assert server.ask("GET", f"/v1/trace/{made['id']}").json() == made
+
+
+def test_bytes_are_the_tensors(server: Served, made: dict[str, Any], trace: Trace) -> None:
+    place = f"/v1/trace/{made['id']}"
+    for name, weights in trace.maps.items():
+        row = server.ask("GET", f"{place}/row/{name}/1/0").content
+        np.testing.assert_array_equal(np.frombuffer(row, "<f4"), weights[1, 0])
+        head = np.frombuffer(server.ask("GET", f"{place}/head/{name}/1").content, np.uint8)
+        np.testing.assert_array_equal(head, np.rint(255 * np.sqrt(weights[1])).astype(np.uint8).ravel())
+    assert server.ask("GET", f"{place}/thumbs").content == contract.thumbs(trace)
+    assert server.ask("GET", f"{place}/search").json() == contract.search(trace)
+    name = made["main"]
+    found = server.ask("GET", f"{place}/arithmetic/{name}/0/0").json()
+    np.testing.assert_allclose(found["softmax"], trace.maps[name][0, 0], atol=1e-5)
+    assert server.ask("GET", f"{place}/positions").json()["positions"] == trace.positions
+
+
+def test_what_never_changes_is_sent_once(server: Served, made: dict[str, Any]) -> None:
+    place = f"/v1/trace/{made['id']}/thumbs"
+    first = server.ask("GET", place, headers={"accept-encoding": "gzip"})
+    assert first.headers["content-encoding"] == "gzip"
+    assert "immutable" in first.headers["cache-control"]
+    plain = server.ask("GET", place, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.content == first.content
+    assert len(gzip.compress(plain.content)) < len(plain.content)
+    again = server.ask("GET", place, headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("head/decoder.9.cross/0", "no attention is named 'decoder.9.cross' in this trace"),
+        ("head/decoder.0.cross/99", "decoder.0.cross has heads 0 to 1, but head 99"),
+        ("row/decoder.0.cross/0/9999", "decoder.0.cross has queries 0 to"),
+        ("head/decoder.0.cross/x", "h: must be a valid integer"),
+    ],
+)
+def test_what_is_not_in_it_is_refused(server: Served, made: dict[str, Any], path: str, sentence: str) -> None:
+    reply = server.ask("GET", f"/v1/trace/{made['id']}/{path}")
+    assert reply.status_code == 422
+    assert sentence in reply.json()["error"]["message"]
+
+
+def test_what_if(server: Served, made: dict[str, Any]) -> None:
+    body = {"input": TEXT, "silence": {"decoder.0.cross": [0]}, "force": {"prefix": "drei"}, "beam": 1}
+    other = server.ask("POST", "/v1/trace", json=body).json()
+    assert other["caption"].startswith(f"{TEXT} → drei")
+    assert other["id"] != made["id"]
+    weights = server.ask("GET", f"/v1/trace/{other['id']}/row/decoder.0.cross/0/0").content
+    assert not np.frombuffer(weights, "<f4").any(), "a silent head looks nowhere"
+    answer = server.ask("POST", "/v1/predict", json={"input": TEXT, "beam": 1}).json()["answers"][0]["answers"][0]
+    assert answer["text"] == pipeline("rewrite")(TEXT, beam=1), "and speaks again for everybody else"
+
+
+def test_the_course_of_a_training(server: Served) -> None:
+    course = server.ask("GET", f"/v1/runs/{folder('rewrite').name}/training?text=five").json()
+    assert [line["step"] for line in course["metrics"] if "loss" in line][-1] == 250
+    checkpoint = course["checkpoints"][-1]
+    assert checkpoint["step"] == 250
+    expected = pipeline("rewrite").look("five").alignment()
+    np.testing.assert_allclose(checkpoint["weights"], expected, atol=1e-3)
+    held = server.ask("GET", f"/v1/runs/{folder('rewrite').name}/training").json()
+    assert held["text"]
+    assert held["text"] != "five"
+
+
+def test_only_so_much_is_kept(trace: Trace) -> None:
+    traces = Traces(room=2 * size_of(trace))
+    for name in "abc":
+        traces.put(name, trace, "m")
+    assert list(traces.kept) == ["b", "c"]
+    traces.get("b")
+    traces.put("d", trace, "m")
+    assert list(traces.kept) == ["b", "d"], "what was looked at last stays"
+    Traces(room=1).put("e", trace, "m")
+    hurried = Traces(seconds=-1)
+    hurried.put("a", trace, "m")
+    hurried.put("b", trace, "m")
+    assert list(hurried.kept) == ["b"]
