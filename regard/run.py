@@ -20,11 +20,12 @@ from regard.card import model_card
 from regard.config import Recipe, Split, make_recipe, merge, read_toml, write_toml
 from regard.device import find_device
 from regard.errors import ConfigError, DataError, RegardError
+from regard.interop.recipe import NOWHERE
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load, read_run
 from regard.pipeline.base import Progress as Tell
 from regard.prepare import has, prepare
-from regard.prepare.shared import begun
+from regard.prepare.shared import begun, completed
 from regard.recipes import find_recipe
 from regard.tasks import Task
 from regard.training import Run, loop, settle
@@ -42,6 +43,7 @@ def train(recipe: str | Path | Recipe, out: str | Path | None = None, **settings
     """Trains a recipe by name, file or value: `regard.train("demo", "runs/short", train={"steps": 100})`."""
     if isinstance(recipe, Recipe):
         name, values = "run", recipe.model_dump(mode="json", exclude_none=True)
+        values["model"] = recipe.model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     else:
         name, values = Path(recipe).stem, read_toml(find_recipe(str(recipe)))
     folder = Path(out) if out is not None else Path("runs") / name
@@ -55,6 +57,7 @@ def start(recipe: Recipe, folder: Path, console: Console) -> dict[str, float]:
         raise ConfigError(
             f"{folder} exists already; go on with it by: regard resume {folder}, or name another folder with --out"
         )
+    recipe = _whole(recipe)
     find_device(recipe.train.device)
     if recipe.train.tensorboard:
         board_writer()
@@ -73,6 +76,14 @@ def resume(folder: Path, console: Console) -> dict[str, float]:
         with _writing(folder):
             recipe, task = _prepare(recipe, folder, console)
         return _work(recipe, task, folder, console)
+
+
+def _whole(recipe: Recipe) -> Recipe:
+    """A recipe with data of its own, and with the settings of the model that it begins with."""
+    if NOWHERE in recipe.data.train:
+        what = f'data.train = "{NOWHERE}": the recipe is that of a run that was imported, and has no data of its own'
+        raise ConfigError(f"{what}; name yours with --data.train FILE, and begin with the run by --train.begin RUN")
+    return completed(recipe, read_run(begun(recipe))) if recipe.train.begin else recipe
 
 
 def _prepare(recipe: Recipe, folder: Path, console: Console) -> tuple[Recipe, Task]:
@@ -151,6 +162,7 @@ def report(found: Mapping[str, float]) -> Report:
 
 def rehearse(recipe: Recipe, console: Console) -> None:
     """Data, model and a few steps in a scratch folder: parameters, memory, expected time."""
+    recipe = _whole(recipe)
     find_device(recipe.train.device)
     say = _sayer(console)
     with TemporaryDirectory() as scratch:

@@ -17,6 +17,7 @@ from regard.errors import CheckpointError
 Tensors = dict[str, Tensor]
 
 LONGEST_HEADER, MOST_TENSORS = 10_000_000, 50_000  # far above any model of ours, far below what could exhaust a machine
+POSITIONS = "positions.table.weight"  # how the names of tables end that have a row for each position
 
 
 class Corrupt(CheckpointError):
@@ -80,20 +81,30 @@ def read_weights(path: Path, model: nn.Module) -> None:
 
 
 def begin_with(path: Path, model: nn.Module) -> list[str]:
-    """Into a model that was built for something else: all weights of equal name and shape, and the first rows of
-    those with a row for each word, where the vocabulary has grown. Gives the names of those that begin fresh.
+    """Into a model that was built for something else: all weights of equal name and shape; the first rows of those
+    with a row for each word, where the vocabulary has grown, and of those with a row for each position. Gives the names
+    of those that begin fresh.
     """
-    found, fresh = load_weights(path), []
+    found, wanted, fresh = load_weights(path), weights(model), []
     vocab = len(found["words.weight"]) if "words.weight" in found else 0
     with torch.no_grad():
-        for name, tensor in weights(model).items():
+        for name, tensor in wanted.items():
             old = found.get(name)
             if old is not None and old.shape == tensor.shape:
                 tensor.copy_(old)
-            elif old is not None and len(old) == vocab < len(tensor) and old.shape[1:] == tensor.shape[1:]:
-                tensor[:vocab].copy_(old)
+            elif (
+                old is not None
+                and old.shape[1:] == tensor.shape[1:]
+                and (len(old) == vocab < len(tensor) or name.endswith(POSITIONS))
+            ):
+                rows = min(len(old), len(tensor))
+                tensor[:rows].copy_(old[:rows])
             else:
                 fresh.append(name)
+    if len(fresh) == len(wanted):
+        raise CheckpointError(
+            f"{path}: none of its weights fits the model; begin with a run of the same system and width"
+        )
     return fresh
 
 

@@ -27,7 +27,7 @@ from regard.core.score import Dots, Place, ScaledDot
 from regard.core.state import KV, State
 from regard.core.watch import attentions
 from regard.decode import beam
-from regard.laws import END, LAWS, Case, Encoding, Writing, laws_of, make_case
+from regard.laws import END, LAWS, Case, Encoding, Writing, excused, laws_of, make_case
 from regard.models import MODELS, build, schema
 from regard.models.transformer import Side, Transformer
 
@@ -206,6 +206,21 @@ def test_laws_hold_at_every_length(system: str, rows: int, length: int, seed: in
     some = make_case(model, VOCAB, rows=rows, length=length, seed=seed)
     for law in {"chunks", "padding", "reorder"} & set(laws_of(some)):
         assert LAWS[law].check(some) <= LAWS[law].limit, LAWS[law].says
+
+
+@pytest.mark.parametrize("context", [1, 2, 3, 4, 5, 6, 11])
+@pytest.mark.parametrize(("system", "more"), [("gpt", {}), ("bert", {}), ("transformer", {"positions": "learned"})])
+def test_laws_fit_into_every_context(system: str, more: dict[str, Any], context: int) -> None:
+    config = schema(system)(**{**SMALL[system], **more, "context": context})
+    some, asked = make_case(randomised(build(system, config)), VOCAB), 0
+    for name, law in laws_of(some).items():
+        if (why := excused(some, name, law)) is None:
+            asked += 1
+            assert law.check(some) <= law.limit, law.says
+        else:
+            assert why == f"it takes {law.room} tokens, and the model's context ends at {context}"
+    assert asked == len(laws_of(some)) or context < 6
+    assert asked >= 7
 
 
 @every_shape

@@ -12,16 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import regard
 from regard import run
 from regard.cli import main
-from regard.config import make_recipe
+from regard.config import Recipe, make_recipe
 from regard.errors import CheckpointError, ConfigError, DataError
-from regard.models import schema
-from regard.pipeline import Pipeline
+from regard.laws import LAWS
+from regard.models import build, schema
+from regard.pipeline import Pipeline, read_run
 from regard.prepare import prepare
+from regard.prepare.shared import completed
+from regard.weights import begin_with, load_weights
 
 QUIET = Console(quiet=True)
 BERT = {"dim": 16, "heads": 2, "layers": 1, "hidden": 32, "context": 48}
@@ -218,6 +222,111 @@ def test_a_run_begins_with_another(tmp_path: Path, capsys: pytest.CaptureFixture
     assert tuned.tokenizers.fingerprint == pipeline("masked").tokenizers.fingerprint
 
 
+def beginning(name: str, other: str, model: dict[str, Any], **train: Any) -> Recipe:
+    begin = {"begin": str(trained(other)), **train}
+    return make_recipe({**RECIPES[name], "model": model, "train": {**TRAIN, **begin}}, schema)
+
+
+def begun_with(recipe: Recipe) -> dict[str, Any]:
+    """The [model] of a run that begins with another."""
+    return completed(recipe, read_run(Path(recipe.train.begin))).model.model_dump()
+
+
+def test_what_a_recipe_does_not_say_of_its_model_is_as_in_the_run_that_it_begins_with(tmp_path: Path) -> None:
+    recipe = beginning("label", "masked", {"attention_dropout": 0.3})
+    run.start(recipe, tmp_path / "tuned", QUIET)
+    tuned, other = read_run(tmp_path / "tuned").model.model_dump(), pipeline("masked").recipe.model.model_dump()
+    assert {key for key in tuned if tuned[key] != other[key]} == {"head", "labels", "attention_dropout"}
+    before, after = (load_weights(place / "model.safetensors") for place in (trained("masked"), tmp_path / "tuned"))
+    assert before["words.weight"].shape == after["words.weight"].shape
+    assert run.train(recipe, tmp_path / "again").recipe.model == read_run(tmp_path / "tuned").model
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (
+            {"norm": "post"},
+            r'model\.norm = "post": train\.begin = .* has "pre"; leave it out, or write train\.fresh = t',
+        ),
+        ({"activation": "relu"}, r'model\.activation = "relu": .* has "gelu_tanh"; leave it out'),
+        ({"size": "gpt2-medium"}, r"model\.dim = 1024: .* has 16; leave it out"),
+        ({"hidden": 65}, r"model\.hidden = 65: .* has 64; leave it out"),
+        ({"bias": False}, r"model\.bias = false: .* has true; leave it out"),
+    ],
+)
+def test_weights_are_not_put_into_a_model_in_which_they_mean_something_else(
+    model: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        run.start(beginning("gpt label", "language", model), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+    fresh = begun_with(beginning("gpt label", "language", {"heads": 2, **model}, fresh=True))
+    assert all(fresh[name] == value for name, value in model.items() if name != "size")
+    assert fresh["context"] == GPT["context"] or "size" in model
+
+
+def test_of_a_run_of_another_system_only_the_tokenizer_can_be_had(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r'system = "gpt": train\.begin = .* is a recurrent; write system = "recurrent"'
+    ):
+        run.start(beginning("gpt label", "recurrent", GPT), tmp_path / "run", QUIET)
+    assert begun_with(beginning("gpt label", "recurrent", GPT, fresh=True))["dim"] == GPT["dim"]
+
+
+def test_a_run_that_has_not_learnt_to_sum_up_leaves_that_to_the_recipe() -> None:
+    other = make_recipe({**RECIPES["masked"], "model": {**BERT, "vocab": 50, "pooler": "none"}}, schema)
+    for model, pooler in (({}, "tanh"), ({"pooler": "relu"}, "relu")):
+        found = completed(make_recipe({**RECIPES["label"], "model": model}, schema), other)
+        assert found.model.model_dump() == {**other.model.model_dump(), "vocab": None, "pooler": pooler}
+
+
+def test_what_means_the_same_may_be_said() -> None:
+    same = {**GPT, "hidden": 64, "dropout": 0.4, "scaled_init": False}
+    found = begun_with(beginning("gpt label", "language", same))
+    assert same.items() <= found.items()
+
+
+@pytest.mark.parametrize("context", [40, 60])
+def test_a_longer_or_shorter_context_keeps_the_positions_that_were_learnt(
+    context: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = beginning("gpt label", "language", {"context": context}, rate=1e-9)
+    run.start(recipe, tmp_path / "tuned", Console(width=300))
+    assert "fresh: labels.1.weight, labels.1.bias\n" in capsys.readouterr().out
+    before, after = (
+        load_weights(place / "model.safetensors")["positions.table.weight"]
+        for place in (trained("language"), tmp_path / "tuned")
+    )
+    assert len(after) == context
+    assert torch.allclose(before[:40], after[:40], atol=1e-6)
+
+
+def test_weights_of_which_none_fits_are_refused(tmp_path: Path) -> None:
+    other = build("gpt", schema("gpt")(vocab=9, dim=4, heads=1, layers=1))
+    with pytest.raises(
+        CheckpointError, match="none of its weights fits the model; begin with a run of the same system"
+    ):
+        begin_with(trained("recurrent") / "model.safetensors", other)
+
+
+def test_a_foreign_folder_is_made_a_run_before_one_begins_with_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", "utf-8")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    recipe = make_recipe({**RECIPES["label"], "train": {**TRAIN, "begin": str(tmp_path)}}, schema)
+    with pytest.raises(CheckpointError, match=r"not a run; make a run of it first: regard import .* RUN"):
+        run.start(recipe, tmp_path / "run", QUIET)
+
+
+def test_the_recipe_of_an_imported_run_has_no_data(tmp_path: Path) -> None:
+    recipe = RECIPES["language"]
+    imported = make_recipe({**recipe, "data": {**recipe["data"], "train": ["imported"]}}, schema)
+    with pytest.raises(
+        ConfigError, match=r"was imported, and has no data of its own; name yours with --data\.train FILE"
+    ):
+        run.start(imported, tmp_path / "run", QUIET)
+
+
 def test_a_gpt_gets_the_marks_that_it_lacks(tmp_path: Path) -> None:
     recipe = make_recipe({**RECIPES["gpt label"], "train": {**TRAIN, "begin": str(trained("language"))}}, schema)
     recipe, _ = prepare(recipe, tmp_path)
@@ -263,3 +372,18 @@ def test_what_cannot_be_is_refused(change: dict[str, Any], error: type, sentence
 def test_what_cannot_be_answered(name: str, text: str, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         pipeline(name).check(text)
+
+
+@pytest.mark.parametrize("context", [2, 3, 4, 11])
+def test_the_doctor_asks_what_fits_into_a_context(
+    context: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {**RECIPES["language"], "model": {**GPT, "context": context}}
+    small["data"] = {**small["data"], "longest": context}
+    run.start(make_recipe(small, schema), tmp_path / "run", QUIET)
+    capsys.readouterr()
+    assert main(["doctor", str(tmp_path / "run"), "--json"]) == 0
+    rows = {row["law"]: row for row in json.loads(capsys.readouterr().out)}
+    excused = {name for name, row in rows.items() if "exempt" in row}
+    assert excused == {name for name, law in LAWS.items() if law.room > context}
+    assert "apart" in rows["answers"]

@@ -18,7 +18,7 @@ from regard.pipeline.base import Progress, Reply, Say
 from regard.pipeline.searched import searched
 from regard.prepare.language import own, stream
 from regard.tasks.language import Choice, begun, by_shots, continuations, few_shot, generate, measure, score, streamed
-from regard.tasks.rewrite import Answer
+from regard.tasks.rewrite import Answer, spelt
 from regard.view.capture import Trace
 
 
@@ -79,7 +79,8 @@ class Writer(Asked):
         return [] if data.documents == "file" and data.made is None else [self.tokenizer.marks.end]
 
     def check(self, text: str, number: int = 1) -> None:
-        length = len(begun(self.model, self.tokenizer, self.before, self.tokenizer.encode(text)))
+        (ids,) = spelt(self.tokenizer, [text])
+        length = len(begun(self.model, self.tokenizer, self.before, ids))
         if self.model.longest is not None and length > self.model.longest:
             raise DataError(
                 f"input {number} has {length} tokens, but this model reads at most {self.model.longest}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from regard.errors import CheckpointError, ConfigError, nearest
 Say = Callable[[str], None]
 Count = Callable[[int], None]
 HELD: tuple[Split, ...] = ("valid", "test")
+DECIDED = {"vocab", "source_vocab", "head", "labels"}  # of a model's settings: by the data and the task
 
 
 def has(data: DataConfig, split: str) -> bool:
@@ -62,12 +64,54 @@ def one_tokenizer(
 def begun(recipe: Recipe) -> Path:
     """The run to begin with."""
     folder = Path(recipe.train.begin)
+    if (folder / "config.json").exists() and not (folder / "recipe.toml").exists():
+        what = f"train.begin = {folder}: a folder of Hugging Face, not a run"
+        raise CheckpointError(f"{what}; make a run of it first: regard import {folder} RUN")
     if not (folder / "model.safetensors").exists():
         raise CheckpointError(
             f"train.begin = {recipe.train.begin}: no trained run is there; train it first, "
             "or write --train.begin '' to begin with nothing learnt"
         )
     return folder
+
+
+def completed(recipe: Recipe, other: Recipe) -> Recipe:
+    """The recipe of a run that begins with another: what its [model] leaves out is as it is there.
+
+    A weight is what it is by the model around it: what [model] does say must be as it is there, or all begins fresh.
+    """
+    run, fresh = recipe.train.begin, recipe.train.fresh
+    if recipe.system != other.system:
+        if fresh:
+            return recipe
+        what = f'system = "{recipe.system}": train.begin = {run} is a {other.system}'
+        raise ConfigError(f'{what}; write system = "{other.system}", or train.fresh = true for its tokenizer alone')
+    there = {name: value for name, value in other.model.model_dump().items() if name not in DECIDED}
+    if there.get("pooler") == "none":  # it has not learnt to sum up, which the task may ask for
+        del there["pooler"]
+    said = {name: getattr(recipe.model, name) for name in recipe.model.model_fields_set}
+    for name in sorted(said.keys() & there.keys()):
+        here, was = said[name], _meant(name, other)
+        if here not in (was, there[name]) and not fresh and not _free(name, other):
+            what = f"model.{name} = {json.dumps(here)}: train.begin = {run} has {json.dumps(was)}"
+            raise ConfigError(f"{what}; leave it out, or write train.fresh = true for its tokenizer alone")
+    return recipe.model_copy(update={"model": type(recipe.model)(**{**there, **said})})
+
+
+def _meant(name: str, recipe: Recipe) -> Any:
+    """A setting of a model, or what stands for it where it was left out."""
+    model: Any = recipe.model
+    if getattr(model, name) is None and name in ("hidden", "decoder_layers"):
+        return 4 * model.dim if name == "hidden" else model.layers
+    return getattr(model, name)
+
+
+def _free(name: str, other: Recipe) -> bool:
+    """Whether a setting may change under weights that were learnt: what only training asks, or what is cut or added."""
+    if name == "pooler":
+        return not other.model.summarises  # type: ignore[attr-defined]
+    rows = name == "context" and isinstance(getattr(other.model, name), int)
+    return rows or name == "scaled_init" or name.endswith("dropout")
 
 
 def with_model(recipe: Recipe, **sizes: Any) -> Recipe:

@@ -30,7 +30,7 @@ from regard.decode import Hypothesis, Step
 from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
-from regard.tasks.rewrite import Answer, Progress, by_length
+from regard.tasks.rewrite import Answer, Progress, by_length, spelt
 from regard.tasks.searching import search
 
 MEASURES = ("loss", "perplexity", "bits")
@@ -136,7 +136,7 @@ def generate(
     `before` stands before every prompt: the end mark, where a prompt begins a document. Prompts of equal length share a
     batch; then each is read in one step, and no answer depends on its neighbours.
     """
-    coded = [begun(model, tokenizer, before, ids) for ids in tokenizer.encode_many(prompts)]
+    coded = [begun(model, tokenizer, before, ids) for ids in spelt(tokenizer, prompts)]
     for number, ids in enumerate(coded, 1):
         _check(model, ids, f"prompt {number}", "write a shorter one")
     found: dict[int, list[Hypothesis]] = {}
@@ -162,7 +162,8 @@ def streamed(
         raise ConfigError(f"decode.beam = {how.beam}: a beam knows its words only at the end; write beam = 1 or sample")
     if how.nbest > 1:
         raise ConfigError(f"decode.nbest = {how.nbest}: one text can be shown while it is written; write nbest = 1")
-    ids = begun(model, tokenizer, before, tokenizer.encode(prompt))
+    (read,) = spelt(tokenizer, [prompt])
+    ids = begun(model, tokenizer, before, read)
     _check(model, ids, "the prompt", "write a shorter one")
     settled, fresh = ids, []
     for token in _one_by_one(model, tokenizer, ids, how):
@@ -262,7 +263,7 @@ def score(
 ) -> list[list[float]]:
     """Log-probability of each token of each text, given those before it and `before` all: the end mark, if nothing."""
     start = begun(model, tokenizer, before, [])
-    coded = [[*start, *ids] for ids in tokenizer.encode_many(texts)]
+    coded = [[*start, *ids] for ids in spelt(tokenizer, texts)]
     return _score(model, coded, [len(start)] * len(coded), tokenizer.marks.pad, tokens)
 
 
@@ -308,9 +309,10 @@ def continuations(
     The score is the log-likelihood of a token on average, as in GPT-3's evaluation (Brown et al. 2020, section 2.4), so
     that long choices are not at a disadvantage; without `normalise` it is that of the whole choice.
     """
-    start = begun(model, tokenizer, before, tokenizer.encode(context))
+    (read,) = spelt(tokenizer, [context])
+    start = begun(model, tokenizer, before, read)
     ahead = before if context else start
-    whole = [[*ahead, *ids] for ids in tokenizer.encode_many([context + choice for choice in choices])]
+    whole = [[*ahead, *ids] for ids in spelt(tokenizer, [context + choice for choice in choices])]
     given = [_shared(start, ids) for ids in whole]
     for choice, ids, shared in zip(choices, whole, given, strict=True):
         if shared == len(ids):

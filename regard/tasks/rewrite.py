@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tokenizers.models import WordLevel
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
@@ -17,7 +18,7 @@ from regard.core.head import Loss
 from regard.core.watch import watch
 from regard.data.batch import Batch, Batches, in_order, pad
 from regard.data.store import Store
-from regard.data.tokenizer import Tokenizers
+from regard.data.tokenizer import Tokenizer, Tokenizers
 from regard.decode import Coverage, Hypothesis
 from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
@@ -177,7 +178,7 @@ def rewrite(
     search for one source.
     """
     coded = encode_sources(tokenizers, sources, longest)
-    begun = None if prefixes is None else tokenizers.target.encode_many(list(prefixes))
+    begun = None if prefixes is None else spelt(tokenizers.target, prefixes)
     nothing = tokenizers.source.marks.source([])
     found = {i: [NOTHING] for i, ids in enumerate(coded) if ids == nothing}
     asked = [i for i in range(len(coded)) if i not in found]
@@ -205,7 +206,7 @@ def score_pairs(
     """Log-probability of each token of each given answer, its end mark last."""
     sources = encode_sources(tokenizers, [source for source, _ in pairs], longest)
     texts = [target.strip() for _, target in pairs]
-    targets = [tokenizers.target.marks.target(ids) for ids in tokenizers.target.encode_many(texts)]
+    targets = [tokenizers.target.marks.target(ids) for ids in spelt(tokenizers.target, texts)]
     device = next(model.parameters()).device
     found: dict[int, list[float]] = {}
     for rows in by_length({i: max(len(sources[i]), len(targets[i])) for i in range(len(pairs))}, tokens):
@@ -226,7 +227,7 @@ def encode_sources(
     An input over the limit is refused, never cut in silence; `first` is the number of the first.
     """
     texts = [source.strip() for source in sources]
-    coded = [tokenizers.source.marks.source(ids) for ids in tokenizers.source.encode_many(texts)]
+    coded = [tokenizers.source.marks.source(ids) for ids in spelt(tokenizers.source, texts)]
     for number, ids in enumerate(coded, first):
         if longest is not None and len(ids) > longest:
             raise DataError(
@@ -234,6 +235,24 @@ def encode_sources(
                 "split it into sentences"
             )
     return coded
+
+
+def spelt(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of texts that are asked about.
+
+    A model that came without a vocabulary calls its tokens 0, 1, 2 and so on: other words are refused, not left out.
+    """
+    if _numbered(tokenizer):
+        called = {name for i, name in tokenizer.words().items() if name == str(i)}
+        if strange := next((word for text in texts for word in text.split() if word not in called), ""):
+            what = f"{strange[:40]!r} is no token of this model, which came without a vocabulary"
+            raise DataError(f"{what}; numbers from 0 to {len(called) - 1} are wanted, with spaces between them")
+    return tokenizer.encode_many(texts)
+
+
+def _numbered(tokenizer: Tokenizer) -> bool:
+    names = (tokenizer.inner.id_to_token(i) == str(i) for i in range(tokenizer.size) if i not in tokenizer.special)
+    return tokenizer.inner.token_to_id("0") == 0 and isinstance(tokenizer.inner.model, WordLevel) and all(names)
 
 
 def by_length(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]]:

@@ -23,6 +23,7 @@ from regard.data import maps, music
 from regard.data.stream import Piece, Stream
 from regard.data.tokenizer import EOS, UNK, Tokenizer
 from regard.errors import ConfigError, DataError
+from regard.interop.hf import numbers
 from regard.models.gpt import GPT, Config
 from regard.recipes import find_recipe
 from regard.tasks import Task
@@ -373,3 +374,33 @@ def test_what_a_frame_costs_is_the_cost_of_its_words() -> None:
     found = per_frame(model, words, texts)
     assert found == pytest.approx(-(sum(lines[0][3:]) + sum(lines[1][1:])) / 3, rel=1e-4)
     assert "mean of 3 frames, the first of each piece not counted" in found.definition
+
+
+# ---- a model that came without a vocabulary
+
+
+@pytest.mark.parametrize("marks", [{}, {"eos_token_id": 2}])
+@pytest.mark.parametrize(
+    ("text", "strange"), [("hello", "hello"), ("1 999", "999"), ("01 1", "01"), ("0 <none>", "<none>")]
+)
+def test_what_is_no_number_of_a_token_is_refused(
+    marks: dict[str, Any], text: str, strange: str, tmp_path: Path
+) -> None:
+    numbers(12, marks).save(tmp_path / "tokenizer.json")
+    tokenizer, how = Tokenizer.load(tmp_path / "tokenizer.json"), DecodeConfig(beam=1, longest=3)
+    model = gpt(tokenizer.size)
+    asked: list[Callable[[str], Any]] = [
+        lambda text: generate(model, tokenizer, [text], how),
+        lambda text: list(streamed(model, tokenizer, text, how)),
+        lambda text: score(model, tokenizer, [text]),
+        lambda text: continuations(model, tokenizer, "1 ", [text]),
+    ]
+    for ask in asked:
+        assert ask("0 1 11")
+        with pytest.raises(DataError, match=f"'{strange}' is no token of this model.* numbers from 0 to 11 are wanted"):
+            ask(text)
+
+
+def test_a_vocabulary_that_has_numbers_among_words_takes_words() -> None:
+    tokenizer = Tokenizer.train(["0 1 2 3 4 5"], kind="word", size=20)
+    assert generate(gpt(tokenizer.size), tokenizer, ["hello 4"], DecodeConfig(beam=1, longest=3))
