@@ -233,7 +233,9 @@ def test_models_that_are_not_the_same_are_told_by_the_exit_code(
         other.transformer.h[0].mlp.c_fc.bias.add_(1)
     monkeypatch.setattr(transformers.GPT2LMHeadModel, "from_pretrained", lambda *_, **__: other)
     assert main(["import", str(tmp_path / "hf"), str(tmp_path / "run")]) == 1
-    assert "is not the same model in transformers" in capsys.readouterr().err
+    sentence = capsys.readouterr().err
+    assert "is not the same model in transformers" in sentence
+    assert f"{tmp_path / 'run'} is written, but do not use it" in sentence
 
 
 @pytest.mark.parametrize("architecture", ["RobertaForMaskedLM", "GPT2LMHeadModel", "BartForConditionalGeneration"])
@@ -500,6 +502,17 @@ def test_the_examples_of_the_engines_run(
 ) -> None:
     said("export", tiny.trained(), folder, "--to", folder.removeprefix("demo-"))
     assert run_page(engine, capsys) == regard.load(tiny.trained())("twenty-three", beam=1, longest=24)
+
+
+@pytest.mark.parametrize(("engine", "folder"), [("onnxruntime", "demo-onnx"), ("ctranslate2", "demo-ctranslate2")])
+def test_the_examples_of_the_engines_know_the_marks_of_a_bart(
+    engine: str, folder: str, home: Path, said: Said, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One vocabulary, a mark before the source, and one that opens the answer."""
+    speak("BartForConditionalGeneration", home / "hf", tie_word_embeddings=True)
+    said("import", "hf", "run")
+    said("export", "run", folder, "--to", folder.removeprefix("demo-"))
+    assert run_page(engine, capsys) == regard.load("run", device="cpu")("twenty-three", beam=1, longest=24)
 
 
 def test_the_example_of_folders_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

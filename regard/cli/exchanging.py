@@ -16,7 +16,6 @@ from regard.errors import ConfigError, RegardError, nearest
 
 if TYPE_CHECKING:
     from regard.interop.hf import Imported
-    from regard.interop.parity import Report
     from regard.pipeline import Pipeline
 
 SHOWN = 8  # names of what was not looked at, before the rest is counted
@@ -37,7 +36,7 @@ def import_(argv: list[str]) -> None:
         found = import_folder(folder)
         write_run(found, run)
     _print_what_came(found, family_of(read_config(folder)).kind)
-    _print_parity(found, folder)
+    _print_parity(found, folder, run)
     _print_ready(run, found)
 
 
@@ -94,7 +93,7 @@ def _to_hf(pipeline: Pipeline, folder: Path) -> None:
     with err.status("writing"):
         export_folder(pipeline, folder)
     _print_written(folder)
-    _print_parity(pipeline, folder)
+    _print_parity(pipeline, folder, folder)
 
 
 def _to_onnx(pipeline: Pipeline, folder: Path) -> None:
@@ -127,32 +126,21 @@ def _two(words: list[str], otherwise: str) -> tuple[Path, Path]:
     return Path(words[0]), Path(words[1])
 
 
-def _print_parity(ours: Pipeline | Imported, folder: Path) -> None:
+def _print_parity(ours: Pipeline | Imported, folder: Path, written: Path) -> None:
     """How near the two are, layer by layer; whoever finds them apart is told by the exit code as well."""
     from regard.interop.engine import FARTHEST
+    from regard.interop.parity import report
 
     with err.status("comparing with transformers"):
-        report = _compared(ours, folder)
-    out.print(str(report), markup=False, soft_wrap=True)
-    if report.differences:
-        out.print(report.table())
-    for one in report.differences:
+        found = report(ours, folder)
+    out.print(str(found), markup=False, soft_wrap=True)
+    if found.differences:
+        out.print(found.table())
+    for one in found.differences:
         if not one.difference <= FARTHEST * one.scale:
             what = f"{folder} is not the same model in transformers: {one.difference:.1e} of {one.scale:.3g}"
-            raise RegardError(f"{what} apart after {one.where}, where at most {FARTHEST:g} of it was wanted")
-
-
-def _compared(ours: Pipeline | Imported, folder: Path) -> Report:
-    """Whatever transformers makes of the folder, the work is done."""
-    from regard.interop.parity import Report, report
-
-    try:
-        return report(ours, folder)
-    except RegardError:
-        raise
-    except Exception as error:
-        why = " ".join(str(error).split())[:200]
-        return Report(f"nothing was compared, since transformers cannot read it ({type(error).__name__}: {why})")
+            far = f"{what} apart after {one.where}, where at most {FARTHEST:g} of it was wanted"
+            raise RegardError(f"{far}; {written} is written, but do not use it: remove it, and report this")
 
 
 def _print_written(folder: Path, *said: Any) -> None:

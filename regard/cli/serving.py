@@ -26,8 +26,7 @@ class ServeOptions(Config):
     port: int = Field(8000, ge=0, le=65_535)
     """The next that is free where it is taken; 0: any."""
     api_key: str = ""
-    """What a client has to know; also read from REGARD_API_KEY, where no other user of the machine can see it. Drawn
-    at random when left out."""
+    """What a client has to know; also read from REGARD_API_KEY, unseen by other users. Drawn when left out."""
     names: tuple[str, ...] = ()
     """Names by which the server may be called, besides its host's."""
     rows: int = Field(64, ge=1, le=4096)

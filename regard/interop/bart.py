@@ -37,11 +37,10 @@ IDLE = frozenset(
 )  # fmt: skip
 IDS = {
     "pad_token_id": "pad",
-    "bos_token_id": "opening",
+    "bos_token_id": "before",
     "eos_token_id": "end",
     "decoder_start_token_id": "begin",
     "forced_bos_token_id": "opening",
-    "forced_eos_token_id": "end",
 }
 SIDES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 ATTENTION = {"q_proj": "score.query", "k_proj": "score.key", "v_proj": "value", "out_proj": "output"}
@@ -128,6 +127,7 @@ def alike(ours: Settings, theirs: Settings, held: Held) -> Settings:
 def restore(config: Config) -> Settings:
     return {
         "is_encoder_decoder": True,
+        "forced_eos_token_id": None,  # ours cuts a long answer without a mark; left out, theirs is a number
         "decoder_layers": config.decoder_layers or config.layers,
         "decoder_attention_heads": config.heads,
         "decoder_ffn_dim": config.hidden,

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, RegardError
+from regard.models.bert import Bert
 from regard.pipeline import Pipeline
 from regard.weights import to_disk
 
@@ -140,6 +141,20 @@ def needed(module: str, extra: str) -> Any:
 def on_cpu(model: M) -> M:
     """A copy in float32, as it is exported and compared."""
     return deepcopy(model).cpu().float().eval()
+
+
+def told(model: Bert, hidden: Tensor) -> dict[str, Tensor]:
+    """What a BERT makes of each token, and what its head tells of them."""
+    found, head = {"hidden": hidden}, model.config.head
+    if head in ("pretrain", "masked"):
+        found["logits"] = model.masked.logits(hidden)
+    elif head != "none":
+        found["logits"] = model.labels(hidden if head == "words" else model.summary(hidden))
+    elif model.pooler is not None:
+        found["summary"] = model.summary(hidden)
+    if head == "pretrain":
+        found["next"] = model.next(model.summary(hidden))
+    return found
 
 
 def answer(longest: int | None) -> int:

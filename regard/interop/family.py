@@ -64,6 +64,13 @@ def to_theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> Tensors:
     }
 
 
+def shadowed(rows: Iterable[Row], theirs: Mapping[str, Tensor], ours: Tensors) -> list[str]:
+    """Tensors that nobody uses, since a later row has the same of ours: those that said something else."""
+    last = {name: row for row in rows for name in row.ours}
+    under = [row for row in rows if any(last[name] is not row for name in row.ours)]
+    return [name for name, tensor in to_theirs(under, ours).items() if not torch.equal(tensor, theirs[name])]
+
+
 # ---- settings
 
 
@@ -151,7 +158,7 @@ class Family:
 
 
 LONGEST = 80  # letters of a setting
-GENERAL = frozenset(  # keys that every family may have, and that are read elsewhere or say nothing about the weights
+GENERAL = frozenset(  # that every family may have: read elsewhere (of a search, by recipe.py), or not about weights
     (
         "model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path",
         "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id",
@@ -161,7 +168,8 @@ GENERAL = frozenset(  # keys that every family may have, and that are read elsew
         "is_encoder_decoder", "gradient_checkpointing", "tie_word_embeddings", "tie_encoder_decoder", "torchscript",
         "pruned_heads",
         "num_beams", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "early_stopping",
-        "do_sample", "temperature", "top_k", "top_p",
+        "do_sample", "temperature", "top_k", "top_p", "renormalize_logits", "max_new_tokens", "min_p",
+        "num_return_sequences",
     )
 )  # fmt: skip
 GENERAL_MUST: Mapping[str, tuple[Any, ...]] = {
@@ -175,6 +183,10 @@ GENERAL_MUST: Mapping[str, tuple[Any, ...]] = {
 def architecture_of(family: Family, config: Settings) -> str:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
+    if name is None:
+        known = ", ".join(family.architectures)
+        what = f'architectures: config.json names none; write "architectures": ["{next(iter(family.architectures))}"]'
+        raise ConfigError(f"{what}, or whichever the weights are of: {known}")
     if not isinstance(name, str) or name not in family.architectures:
         what = f"architectures: {shown(name)} of the family {family.kind!r} is not known"
         raise ConfigError(f"{what}; {nearest(str(name)[:80], family.architectures)}")

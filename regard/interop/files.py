@@ -22,6 +22,7 @@ from regard.errors import CheckpointError
 from regard.weights import LONGEST_HEADER, MOST_TENSORS
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+GENERATION = "generation_config.json"
 MEGABYTE = 2**20
 MOST_SHARDS, MOST_DIGITS, DEEPEST = 1000, 30, 32
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npz", ".h5", ".msgpack")
@@ -216,8 +217,9 @@ def load(entries: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Tensor
 
 
 def _numbers(tensor: Tensor, path: Path, name: str) -> Tensor:
-    if tensor.isnan().any():
-        raise CheckpointError(f"{path}: {name!r} holds what is no number (NaN); fetch it again, or train it anew")
+    if not tensor.isfinite().all():
+        what = "no number (NaN)" if tensor.isnan().any() else "infinite"
+        raise CheckpointError(f"{path}: {name!r} holds what is {what}; fetch it again, or train it anew")
     return tensor.to(torch.float32)
 
 

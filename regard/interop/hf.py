@@ -4,7 +4,7 @@
     write_run       those, as a run folder like any other
     export_folder   a run  →  config.json, model.safetensors, tokenizer
 
-Import, then export, gives every tensor back bit for bit, under the name it came with.
+Import, then export, gives every number back that the model uses, bit for bit, under the name it has today.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from regard.interop.family import (
     match,
     meta,
     settings_of,
+    shadowed,
     to_theirs,
     unknown_keys,
 )
@@ -88,7 +89,8 @@ def import_folder(folder: str | Path) -> Imported:
     try:
         return _import(folder)
     except RegardError as error:
-        raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
+        named = str(error).startswith(tuple(f"{folder}{sign}" for sign in ":/ "))
+        raise type(error)(str(error) if named else f"{folder}: {error}") from None
 
 
 def _import(folder: Path) -> Imported:
@@ -127,8 +129,10 @@ def _model(
     told = files.load(entries, {*found.values(), *(twins.keys() & entries.keys())})
     _check_twins(twins, found, told)
     model = build(family.system, config)
-    put_weights(model, from_theirs(rows, {now: told[name] for now, name in found.items()}))
-    return model.eval(), idle
+    theirs = {now: told[name] for now, name in found.items()}
+    ours = from_theirs(rows, theirs)
+    put_weights(model, ours)
+    return model.eval(), [*idle, *shadowed(rows, theirs, ours)]
 
 
 def _checked(family: Family, settings: Settings) -> ModelConfig:
@@ -189,12 +193,12 @@ def export_folder(run: str | Path | Pipeline | Imported, folder: str | Path) -> 
     tensors = exported(family, architecture, model_config, weights(run.model))
     generation = generation_of(recipe, family, config, run.tokenizers.target.marks)
     with new_folder(Path(folder)) as place:
-        _write_json(place / files.CONFIG, {**config, "dtype": "float32"})
-        if generation:
-            _write_json(place / "generation_config.json", generation)
-        write_through(place / files.WEIGHTS, encode(tensors))
         if not _numbered(run.tokenizers):
             write_tokenizers(run.tokenizers, place, family.kind)
+        _write_json(place / files.CONFIG, {**config, "dtype": "float32"})
+        if generation:
+            _write_json(place / files.GENERATION, generation)
+        write_through(place / files.WEIGHTS, encode(tensors))
 
 
 def family_for(recipe: Recipe) -> Family:

@@ -28,7 +28,7 @@ from regard.core.state import KV, Memory, State
 from regard.data.batch import pad
 from regard.data.tokenizer import Tokenizers
 from regard.errors import ConfigError, RegardError
-from regard.interop.engine import WAVES, Check, Comparison, answer, describe, lengths, needed, new_folder, on_cpu
+from regard.interop.engine import WAVES, Check, Comparison, answer, describe, lengths, needed, new_folder, on_cpu, told
 from regard.interop.engine import random_words as words
 from regard.models.bert import Bert
 from regard.models.gpt import GPT
@@ -49,8 +49,8 @@ def export_onnx(pipeline: Pipeline, folder: str | Path) -> Check:
     with new_folder(Path(folder)) as beside:
         for name, graph in graphs.items():
             graph.write(beside / name)
-        told = {name: {"inputs": list(graph.inputs), "outputs": list(graph.outputs)} for name, graph in graphs.items()}
-        describe(beside, pipeline, marks=asdict(pipeline.tokenizers.target.marks), graphs=told)
+        names = {name: {"inputs": list(graph.inputs), "outputs": list(graph.outputs)} for name, graph in graphs.items()}
+        describe(beside, pipeline, marks=asdict(pipeline.tokenizers.target.marks), graphs=names)
         return _check(model, pipeline.tokenizers, {name: Session(beside / name) for name in graphs})
 
 
@@ -65,7 +65,7 @@ class Read(nn.Module):
         self.model = model
 
     def forward(self, tokens: Tensor, real: Tensor, segments: Tensor | None = None) -> list[Tensor]:
-        return list(_told(self.model, self.model(tokens, real, segments)).values())
+        return list(told(self.model, self.model(tokens, real, segments)).values())
 
 
 class Classify(nn.Module):
@@ -77,8 +77,8 @@ class Classify(nn.Module):
 
     def forward(self, tokens: Tensor, last: Tensor) -> Tensor:
         hidden, _ = self.model(None, None, tokens)
-        told: Tensor = self.model.labels(self.model.summary(hidden, last))
-        return told
+        logits: Tensor = self.model.labels(self.model.summary(hidden, last))
+        return logits
 
 
 class Start(nn.Module):
@@ -105,20 +105,6 @@ class Step(nn.Module):
         source = None if memory is None else Memory(_pairs(memory), real)
         hidden, state = self.model.states(tokens, State(source, _pairs(past), past[0].shape[2]))
         return [self.model.head.logits(hidden), *_flat(state.past)]
-
-
-def _told(model: Bert, hidden: Tensor) -> dict[str, Tensor]:
-    told = {"hidden": hidden}
-    head = model.config.head
-    if head in ("pretrain", "masked"):
-        told["logits"] = model.masked.logits(hidden)
-    elif head != "none":
-        told["logits"] = model.labels(hidden if head == "words" else model.summary(hidden))
-    if head == "pretrain":
-        told["next"] = model.next(model.summary(hidden))
-    elif head == "none" and model.pooler is not None:
-        told["summary"] = model.summary(hidden)
-    return told
 
 
 def _flat(seen: Sequence[KV]) -> list[Tensor]:
@@ -182,7 +168,7 @@ def _graphs(model: nn.Module) -> dict[str, Graph]:
 
 def _reading(model: Bert) -> Graph:
     names = ("tokens", "real", "segments") if model.segments is not None else ("tokens", "real")
-    outputs = tuple(_told(model, torch.zeros(1, 1, model.config.dim)))
+    outputs = tuple(told(model, torch.zeros(1, 1, model.config.dim)))
     free = tuple({0: "batch", 1: "length"} for _ in names)
     return Graph(Read(model), (_tokens(), _real(), _tokens())[: len(names)], free, names, outputs)
 
@@ -290,7 +276,7 @@ def _same_reading(found: Comparison, model: Bert, session: Session, tokens: Tens
     segments = (
         [] if model.segments is None else [torch.arange(tokens.shape[1]).expand_as(tokens) % model.config.segments]
     )
-    here = _told(model, model(tokens, real, *segments)).values()
+    here = told(model, model(tokens, real, *segments)).values()
     for ours, theirs in zip(here, session(tokens, real, *segments), strict=True):
         at_tokens = ours.shape[:2] == real.shape and ours.ndim == 3  # what stands at padding means nothing
         found.numbers(ours[real], theirs[real]) if at_tokens else found.numbers(ours, theirs)

@@ -11,10 +11,9 @@ from regard.config.task import ClassifyTask
 from regard.data.tokenizer import Marks, Tokenizers
 from regard.errors import ConfigError
 from regard.interop.family import Family, Settings, single
-from regard.interop.files import inside, read_json, shown
+from regard.interop.files import GENERATION, inside, read_json, shown
 from regard.models import schema
 
-GENERATION = "generation_config.json"
 SENTENCES = "sentence_bert_config.json"
 NOWHERE = "imported"  # stands where a recipe names the files it was trained on
 KINDS = {"BPE": "bpe", "Unigram": "unigram", "WordPiece": "wordpiece", "WordLevel": "word"}
@@ -24,16 +23,20 @@ SEARCH = {
     "num_beams": "beam", "no_repeat_ngram_size": "block_ngram", "do_sample": "sample", "temperature": "temperature",
     "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "num_return_sequences": "nbest",
 }  # fmt: skip
-MOST_LABELS, MOST_TOKENS = 100_000, 65_536
+MOST_LABELS, LONGEST_ANSWER = 100_000, 65_536
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 LENGTHS = ("max_length", "max_new_tokens", "min_length", "length_penalty")
 SAID_ELSEWHERE = frozenset(
     (
         "_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states",
         "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id",
-        "forced_eos_token_id", "bad_words_ids", "renormalize_logits",
     )
 )  # fmt: skip
+
+# What changes answers and has no setting of ours, with the values that change nothing.
+IDLE: dict[str, tuple[Any, ...]] = {
+    "bad_words_ids": (), "forced_eos_token_id": (), "early_stopping": (False,), "renormalize_logits": (False,),
+}  # fmt: skip
 
 
 # ---- in
@@ -71,8 +74,11 @@ def decoding_of(folder: Path, config: Settings, task: str, marks: Marks) -> tupl
     elif "top_k" not in found:
         found["top_k"] = 50  # what they take where nothing is written
     found |= _lengths(given, task, 1 + len(marks.opening))
-    strange = said.keys() - SEARCH.keys() - set(LENGTHS) - SAID_ELSEWHERE if apart else set()
-    return found, [f"{GENERATION}: {key}" for key in sorted(strange)]
+    left = _left(given, task, marks, 1 + len(marks.opening))
+    if not apart:
+        return found, sorted(left)
+    strange = given.keys() - SEARCH.keys() - set(LENGTHS) - SAID_ELSEWHERE - {*IDLE}
+    return found, [f"{GENERATION}: {key}" for key in sorted(strange | left)]
 
 
 def recipe_of(
@@ -118,12 +124,32 @@ def _lengths(given: Settings, task: str, begun: int) -> Settings:
     else:
         found |= {"penalty": "average", "alpha": 1.0}
     if isinstance(new := given.get("max_new_tokens"), int):
-        found["longest"] = min(new, MOST_TOKENS)
+        found["longest"] = min(new, LONGEST_ANSWER)
     elif task == "rewrite" and isinstance(most := given.get("max_length"), int):
-        found["longest"] = max(1, min(most - begun, MOST_TOKENS))
+        found["longest"] = max(1, min(most - begun, LONGEST_ANSWER))
     if task == "rewrite" and isinstance(least := given.get("min_length"), int):
         found["shortest"] = max(0, least - begun)
     return found
+
+
+def _left(given: Settings, task: str, marks: Marks, begun: int) -> set[str]:
+    """Settings of a search that are known by name, with a value that changes answers there and nothing here."""
+    found = {key for key, idle in IDLE.items() if key in given and given[key] not in idle}
+    bad, never = given.get("bad_words_ids"), [[mark] for mark in marks.unsayable]
+    if isinstance(bad, list) and all(word in never for word in bad):
+        found -= {"bad_words_ids"}  # such a mark is never said here either
+    if isinstance(ends := given.get("eos_token_id"), list) and ends != [marks.end]:
+        found |= {"eos_token_id"}
+    penalty = given.get("length_penalty", 1.0)
+    if not isinstance(penalty, int | float) or penalty < 0:
+        found |= {"length_penalty"}
+    for key, least in (("max_length", begun), ("max_new_tokens", 0), ("min_length", 0)):
+        value = given.get(key, least)
+        if not isinstance(value, int) or value - least > LONGEST_ANSWER:
+            found |= {key}
+    if task == "language" and "max_length" in given and "max_new_tokens" not in given:
+        found |= {"max_length"}
+    return found | ({"min_length"} if task == "language" and given.get("min_length") else set())
 
 
 def _task(task: str, model: ModelConfig, labels: tuple[str, ...], config: Settings, longest: int) -> Settings:

@@ -26,13 +26,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.data.suspicion import MOST_TOKENS, Unfit, check, failures, parse, read_bytes
 from regard.data.tokenizer import Marks, Tokenizer, Tokenizers
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, ConfigError
 from regard.interop import spm
-from regard.interop.files import MEGABYTE, inside, read_json, shown
+from regard.interop.files import GENERATION, MEGABYTE, inside, read_json, shown
 
-TOKENIZER, SETTINGS, SPECIAL, GENERATION = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
-)  # fmt: skip
+TOKENIZER, SETTINGS, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 Names = dict[str, str]
 Inner = tokenizers.Tokenizer
 
@@ -58,7 +56,7 @@ KINDS = {
     "bert": Kind(BERT, reads=True, segments=True),
     "distilbert": Kind(BERT, reads=True),
     "roberta": Kind(ROBERTA, reads=True, doubled=True),
-    "bart": Kind(ROBERTA, rewrites=True),
+    "bart": Kind(ROBERTA, rewrites=True, doubled=True),
     "marian": Kind({"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, rewrites=True),
     "gpt2": Kind({"bos": "<|endoftext|>", "eos": "<|endoftext|>"}),
     "openai-gpt": Kind({"unk": "<unk>"}),
@@ -148,12 +146,13 @@ def _marks(folder: Path, inner: Inner, config: Mapping[str, Any], names: Names) 
 
 
 def _of_pairs(marks: Marks, inner: Inner, config: Mapping[str, Any], first: int | None) -> Marks:
-    """What a decoder starts with; BART also puts its first mark before sources and into targets."""
-    start = _token(inner, config.get("decoder_start_token_id"), config)
-    if config["model_type"] != "bart" or first is None:
-        return replace(marks, begin=marks.pad if start is None else start)
-    forced = _token(inner, config.get("forced_bos_token_id", first), config)
+    """What a decoder starts with, and must say first where the folder says so; BART's first mark is before sources."""
+    start, forced = (
+        _token(inner, config.get(key), config) for key in ("decoder_start_token_id", "forced_bos_token_id")
+    )
     opening = () if forced is None else (forced,)
+    if config["model_type"] != "bart" or first is None:
+        return replace(marks, begin=marks.pad if start is None else start, opening=opening)
     return replace(marks, begin=marks.end if start is None else start, before=(first,), opening=opening)
 
 
@@ -304,10 +303,19 @@ def _marked(inner: Inner, names: Names) -> Inner:
 
 
 def write_tokenizers(given: Tokenizers, folder: Path, family: str) -> None:
-    """For a model of this family; `transformers.AutoTokenizer` reads them from the folder, frames included."""
+    """For a model of this family; `transformers.AutoTokenizer` reads them from the folder, frames included.
+
+    One file holds one vocabulary. Two that cut texts otherwise go as a Marian's SentencePiece models, or not at all.
+    """
     kind, one = KINDS[family], given.source
-    settings = _config(one, kind)
-    if family == "marian" and (sides := _both_sides(given)):
+    settings, sides = _config(one, kind), _both_sides(given) if family == "marian" else {}
+    if not sides and given.source is not given.target and given.source.to_str() != given.target.to_str():
+        what = "tokens: each side has a vocabulary of its own, and a Hugging Face folder has room for one"
+        raise ConfigError(
+            f"{what} unless both are unigram models of SentencePiece; "
+            "write tokens.joint = true and train again, or export to onnx or ctranslate2"
+        )
+    if sides:
         for name, data in sides.items():
             (folder / name).write_bytes(data)
         settings |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not given.joint}

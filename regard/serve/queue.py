@@ -233,7 +233,7 @@ class Worker(Thread):
         """Whose client has gone, or whose time is over, leaves before the next step."""
         now = time.monotonic()
         for job in self._jobs():
-            if now > job.ticket.deadline:
+            if job.ticket.left or now > job.ticket.deadline:
                 cause, why = ("gone", gone()) if job.ticket.left else ("deadline", late(job.ticket.seconds))
                 self.metrics.dropped.add(model=self.model, cause=cause)
                 self._finish(job, why)

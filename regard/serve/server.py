@@ -6,6 +6,7 @@ nothing is left to do, or after some seconds. The second: it leaves.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -51,7 +52,10 @@ class Serving(Server):
                 self.say(f"{model.name} is ready")
         if self.models.trouble is not None:
             return True
-        if self.leaving is not None and (self._idle() or time.monotonic() - self.leaving > self.grace):
+        if self.leaving is not None and self._idle():
+            return True
+        if self.leaving is not None and time.monotonic() - self.leaving > self.grace:
+            await asyncio.to_thread(self.models.stop)  # whoever still waits is told so
             return True
         return await super().on_tick(counter)
 

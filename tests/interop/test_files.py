@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import resource
 import struct
@@ -243,3 +244,12 @@ def test_a_word_that_is_never_said_does_not_set_the_scale() -> None:
     found.numbers(torch.tensor([2.0, -1e9]), torch.tensor([2.5, -1e9]))
     with pytest.raises(RegardError, match=r"differs by at most 5\.0e-01 of 2 "):
         found.check("an engine")
+
+
+@pytest.mark.parametrize(
+    ("number", "what"), [(math.nan, r"no number \(NaN\)"), (math.inf, "infinite"), (-math.inf, "infinite")]
+)
+def test_weights_are_numbers(number: float, what: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(encode({"a": torch.tensor([1.0, number])}))
+    with pytest.raises(CheckpointError, match=f"'a' holds what is {what}; fetch it again, or train it anew"):
+        load(read_entries(tmp_path), ["a"])

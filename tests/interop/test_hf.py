@@ -163,6 +163,31 @@ def test_a_search_is_taken_over_by_its_known_settings(tmp_path: Path) -> None:
         import_folder(generation(tmp_path, num_beams=10**9))
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_changes_answers_there_and_nothing_here_is_told(apart: bool, tmp_path: Path) -> None:
+    save("MarianMTModel", tmp_path, pad_token_id=1, eos_token_id=2, forced_eos_token_id=None)
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+
+    def unknown(**settings: Any) -> list[str]:
+        if apart:
+            return [
+                name.removeprefix("generation_config.json: ")
+                for name in import_folder(generation(tmp_path, **settings)).unknown
+            ]
+        (tmp_path / "config.json").write_text(json.dumps({**config, **settings}), "utf-8")
+        return [*import_folder(tmp_path).unknown]
+
+    nothing = {"bad_words_ids": [[1]], "eos_token_id": 2, "early_stopping": False, "forced_eos_token_id": None}
+    assert unknown(**nothing, renormalize_logits=False, length_penalty=1.0, max_length=512) == []
+    for key, value in {
+        "bad_words_ids": [[3, 4]], "eos_token_id": [2, 3], "early_stopping": "never", "forced_eos_token_id": 2,
+        "renormalize_logits": True, "length_penalty": -1.0, "max_length": 10**6, "max_new_tokens": "many",
+    }.items():  # fmt: skip
+        assert unknown(**{key: value}) == [key]
+    assert unknown(length_penalty="much") == ["length_penalty"]
+
+
 def test_a_search_goes_out_as_it_came(tmp_path: Path) -> None:
     import transformers
 
@@ -240,6 +265,25 @@ def test_what_no_family_can_say_is_refused(system: str, model: dict[str, Any], s
     with pytest.raises(ConfigError, match=sentence):
         export_folder(made(system, **model), tmp_path / "hf")
     assert not any(tmp_path.iterdir())
+
+
+def test_two_vocabularies_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    ours = made("transformer", joint=False, norm="post", tied="target")
+    with pytest.raises(ConfigError, match="each side has a vocabulary of its own"):
+        export_folder(ours, tmp_path / "hf")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_sentence_begins_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save("BertModel", Path("bert"))
+    config = json.loads(Path("bert/config.json").read_text("utf-8"))
+    Path("bert/config.json").write_text(json.dumps({**config, "is_decoder": True}), "utf-8")
+    with pytest.raises(ConfigError, match=r"^bert: is_decoder: True of the family 'bert'"):
+        import_folder("bert")
+    Path("bert/model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"^bert has no model.safetensors"):
+        import_folder("bert")
 
 
 def test_no_half_written_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

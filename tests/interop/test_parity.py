@@ -9,10 +9,13 @@ import pytest
 import torch
 from interop.foreign import save
 from rich.console import Console
+from safetensors.torch import save_file
 
 from regard.errors import RegardError
+from regard.interop import parity
 from regard.interop.hf import import_folder, write_run
 from regard.interop.parity import report
+from regard.weights import load_weights
 
 LAYERS = {
     "BertForPreTraining": ["encoder.0", "encoder.1", "next", "logits"],
@@ -35,6 +38,37 @@ def test_every_layer_is_compared(architecture: str, tmp_path: Path) -> None:
     assert [one.where for one in found.differences] == LAYERS[architecture]
     assert found.largest <= 1e-5
     assert f"against {architecture} of transformers" in str(found)
+
+
+def test_a_pooler_that_only_theirs_has_is_not_compared(tmp_path: Path) -> None:
+    save("BertModel", tmp_path, num_hidden_layers=2)
+    tensors = load_weights(tmp_path / "model.safetensors")
+    save_file({name: t for name, t in tensors.items() if "pooler" not in name}, tmp_path / "model.safetensors")
+    found = report(import_folder(tmp_path), tmp_path)
+    assert [one.where for one in found.differences] == ["encoder.0", "encoder.1"]
+    assert found.largest <= 1e-5
+
+
+def test_segments_are_compared(tmp_path: Path) -> None:
+    save("BertModel", tmp_path, type_vocab_size=2)
+    ours = import_folder(tmp_path)
+    with torch.no_grad():
+        ours.model.segments.weight[1].add_(torch.arange(ours.recipe.model.dim))  # type: ignore[union-attr, index]
+    assert report(ours, tmp_path).largest > 1e-2
+
+
+def test_a_mistake_of_ours_is_none_of_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("GPT2LMHeadModel", tmp_path)
+    monkeypatch.setitem(parity.READ, "gpt", lambda *_: {}["nothing"])
+    with pytest.raises(KeyError, match="nothing"):
+        report(import_folder(tmp_path), tmp_path)
+
+
+def test_models_with_other_layers_are_not_compared(tmp_path: Path) -> None:
+    save("GPT2LMHeadModel", tmp_path / "a", 0, vocab_size=20, n_layer=1, n_embd=6, n_head=1)
+    save("GPT2LMHeadModel", tmp_path / "b", 0, vocab_size=20, n_layer=2, n_embd=6, n_head=1)
+    with pytest.raises(RegardError, match=r"blocks.1 is there alone; name the folder of the same model"):
+        report(import_folder(tmp_path / "a"), tmp_path / "b")
 
 
 def test_of_a_run_on_disk(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tokenizers import models
 
 from regard.data.suspicion import Unfit, parse
 from regard.data.tokenizer import Marks, Tokenizer, Tokenizers
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, ConfigError
 from regard.interop import spm
 from regard.interop.tokens import read_tokenizers, write_tokenizers
 
@@ -105,6 +105,8 @@ def test_what_is_written_gives_the_same_numbers_and_frames(family: str) -> None:
     reads, rewrites = family in ("bert", "distilbert", "roberta"), family in ("bart", "marian")
     frame = [marks.begin, *ids, marks.end] if reads else marks.source(ids) if rewrites else ids
     assert other(TEXTS[0])["input_ids"] == frame
+    if family == "bart":
+        assert other(TEXTS[0], TEXTS[3])["input_ids"] == [*frame, 2, *both.source.encode(TEXTS[3]), 2]
     if reads:
         pair = other(TEXTS[0], TEXTS[3])
         assert pair["input_ids"] == [*frame, *marks.between, *both.source.encode(TEXTS[3]), marks.end]
@@ -146,6 +148,47 @@ def test_vocabularies_of_ours_can_be_given_away(kind: Any, family: str, tmp_path
         assert other.decode(one.encode(some)) == one.decode(one.encode(some))
 
 
+@moses
+def test_a_marian_with_two_lists_goes_as_one(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    for name, texts, numbers in (("source", TEXTS[::2], "vocab.json"), ("target", TEXTS[1::2], "target_vocab.json")):
+        data = sentencepieces(texts, 120)
+        (tmp_path / "in" / f"{name}.spm").write_bytes(data)
+        pieces = [piece.text for piece in spm.decode(data).pieces if piece.kind == spm.NORMAL]
+        listed = {text: number for number, text in enumerate(["</s>", "<unk>", *pieces, "<pad>"])}
+        (tmp_path / "in" / numbers).write_text(json.dumps(listed))
+    both = read_tokenizers(tmp_path / "in", {"model_type": "marian"})
+    assert both is not None
+    assert not both.joint
+    write_tokenizers(both, tmp_path / "out", "marian")
+    (tmp_path / "out" / "config.json").write_text(json.dumps({"model_type": "marian"}))
+    other = theirs(tmp_path / "out")
+    for some in TEXTS:
+        assert agree(both.source, other, some)
+        assert agree(both.target, lambda target, **how: other(text_target=target, **how), some)
+
+
+def test_two_vocabularies_that_one_file_cannot_hold_are_refused(tmp_path: Path) -> None:
+    """A Marian with two BPE models among them: its list of numbers is one, and each side cuts otherwise."""
+    for name, texts in (("source.spm", TEXTS[::2]), ("target.spm", TEXTS[1::2])):
+        (tmp_path / name).write_bytes(sentencepieces(texts, 120, model_type="bpe"))
+    names = {
+        piece.text
+        for name in ("source", "target")
+        for piece in spm.decode((tmp_path / f"{name}.spm").read_bytes()).pieces
+    }
+    numbers = ["</s>", "<unk>", "<pad>", *sorted(names - {"<s>", "</s>", "<unk>", "<pad>"})]
+    (tmp_path / "vocab.json").write_text(json.dumps({name: number for number, name in enumerate(numbers)}))
+    marian = read_tokenizers(tmp_path, {"model_type": "marian"})
+    assert marian is not None
+    (tmp_path / "out").mkdir()
+    for both in (marian, Tokenizers.train(TEXTS[::2], TEXTS[1::2], joint=False, kind="char", size=80)):
+        with pytest.raises(ConfigError, match=r"write tokens.joint = true and train again, or export to onnx or ctr"):
+            write_tokenizers(both, tmp_path / "out", "marian")
+        assert not any((tmp_path / "out").iterdir())
+
+
 # ---- marks
 
 ROBERTA = Marks(pad=1, begin=0, end=2, unknown=3, mask=4, between=(2,))
@@ -156,7 +199,7 @@ ROBERTA = Marks(pad=1, begin=0, end=2, unknown=3, mask=4, between=(2,))
     [
         ("bert", Marks(pad=0, begin=3, end=4, unknown=2, mask=5)),
         ("roberta", ROBERTA),
-        ("bart", Marks(pad=1, begin=2, end=2, unknown=3, mask=4, before=(0,), opening=(0,))),
+        ("bart", Marks(pad=1, begin=2, end=2, unknown=3, mask=4, before=(0,), opening=(0,), between=(2,))),
         ("openai-gpt", Marks(pad=0, begin=0, end=0, unknown=0)),
     ],
 )
@@ -190,11 +233,15 @@ def test_the_folder_says_what_its_marks_are_called(tmp_path: Path) -> None:
     config = {"model_type": "bart", "vocab_size": 9, "bos_token_id": 3, "decoder_start_token_id": 99, "pad_token_id": 0}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<e>"}, "auto_map": "evil"}))
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"unk_token": "<u>", "eos_token": "a"}))
-    (tmp_path / "generation_config.json").write_text(json.dumps({"forced_bos_token_id": None}))
     both = read_tokenizers(tmp_path, config)
     assert both is not None
-    assert both.target.marks == Marks(pad=0, begin=1, end=1, unknown=2, before=(3,))
+    assert both.target.marks == Marks(pad=0, begin=1, end=1, unknown=2, before=(3,), between=(1,))
     assert both.target.size == 9
+    (tmp_path / "generation_config.json").write_text(json.dumps({"forced_bos_token_id": 4}))
+    for family in ("bart", "marian"):
+        forced = read_tokenizers(tmp_path, {**config, "model_type": family})
+        assert forced is not None
+        assert forced.target.marks.opening == (4,), "which nothing but the folder says"
 
 
 def test_tokens_that_were_added_later_keep_their_numbers(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from served import KEY, folder, listening, over, pipeline, plug, request, rest, serving, stepped, until
 
 from regard.cli import main
+from regard.decode.engine import Engine, Event
 from regard.errors import ConfigError
 from regard.serve.address import bind, is_every, is_loopback
 from regard.serve.patience import LINGER, Patient
@@ -149,6 +150,22 @@ def test_told_to_stop_it_finishes_what_it_has_accepted() -> None:
         assert not server.thread.is_alive()  # type: ignore[attr-defined]
         with pytest.raises(httpx.ConnectError), over(server) as another:
             another.get("/healthz")
+
+
+def test_what_takes_too_long_to_finish_is_told_so() -> None:
+    class Slow(Engine):
+        def step(self) -> list[Event]:
+            time.sleep(0.1)
+            return super().step()
+
+    found = list[Any]()
+    with serving("rewrite", engine=Slow) as served, listening(served, grace=0.3) as server, over(server) as asking:
+        thread = ask_for_long(asking, found)
+        asyncio.run(until(lambda: len(served.worker.live) == 1))
+        server.handle_exit(signal.SIGTERM, None)
+        server.thread.join(10)  # type: ignore[attr-defined]
+        thread.join(10)
+    assert found[0].status_code == 503
 
 
 def test_told_twice_it_leaves() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from served import Served, folder, pipeline
 
+from regard.errors import CheckpointError
+from regard.serve.metrics import Metrics
+from regard.serve.models import Models
 from regard.serve.trace import Traces, size_of
 from regard.view import contract
 from regard.view.capture import Trace
@@ -113,3 +118,19 @@ def test_only_so_much_is_kept(trace: Trace) -> None:
     hurried.put("a", trace, "m")
     hurried.put("b", trace, "m")
     assert list(hurried.kept) == ["b"]
+
+
+def test_a_run_that_is_being_trained_is_served_as_its_last_checkpoint_has_it(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(folder("rewrite"), tmp_path / "unfinished"))
+    (run / "model.safetensors").unlink()
+    models = Models([run], device="cpu", metrics=Metrics())
+    models.load()
+    assert models.trouble is None
+    found, _ = models.find("unfinished").asked()
+    assert found("five") == pipeline("rewrite")("five")
+    models.stop()
+    shutil.rmtree(run / "checkpoints")
+    models = Models([run], device="cpu", metrics=Metrics())
+    models.load()
+    with pytest.raises(CheckpointError, match=r"has no model\.safetensors yet; finish it with: regard resume"):
+        raise models.trouble or AssertionError("it was served without weights")
