@@ -86,7 +86,8 @@ def _settle(folders: list[Path], threads: int) -> None:
     import torch
 
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # whoever talks nonsense would fill the log
+    for noisy in ("uvicorn", "asyncio"):  # whoever talks nonsense, or hangs up, would fill the log
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     large = any(file.stat().st_size > LARGE for folder in folders for file in folder.glob("*.safetensors"))
     if threads or not large:
         torch.set_num_threads(threads or 1)

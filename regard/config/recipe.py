@@ -42,7 +42,7 @@ class TrainConfig(Config):
     """The loop."""
 
     begin: str = ""
-    """A run to begin with: its tokenizer, and of its weights all that fit; what it lacks begins fresh."""
+    """A run to begin with: its tokenizer, its [model] where nothing else is said, and all weights that fit."""
     fresh: bool = False
     """Of the run to begin with take the tokenizer alone: to see what its weights were worth."""
     steps: int = Field(10_000, ge=1)

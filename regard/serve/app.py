@@ -142,7 +142,10 @@ async def _read(
     return found
 
 
-@router.post("/v1/completions", response_model=schema.Completion)
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+
+
+@router.post("/v1/completions", response_model=schema.Completion, responses=EVENTS)
 async def completions(asked: schema.Completions, request: Request) -> Response:
     """Goes on with a prompt; with stream = true, while it is written."""
     served, pipeline, worker = request.app.state.models.asked(asked.model)

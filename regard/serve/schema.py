@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 MOST_INPUTS = 64
-MOST_LETTERS = 1_000_000
+MOST_LETTERS = 100_000  # of one text; a body has room for them even where each is written as \uXXXX
 COLD = 0.01  # a temperature below which drawing is choosing the likeliest
 
 Text = Annotated[str, Field(max_length=MOST_LETTERS)]

@@ -103,7 +103,7 @@ def test_other_marks_are_another_vocabulary() -> None:
         ({"pad": "<pad>", "begin": "<s>"}, r"does not say which token is 'end'; name one of the vocabulary"),
         ({"end": "</x>"}, r"end is '</x>', which the vocabulary lacks; name one of its tokens"),
         ({"mask": 4}, r"mask is 4, which the vocabulary lacks; name one of its tokens"),
-        ({"before": "<s>"}, r"before is '<s>', where a list of tokens was wanted"),
+        ({"before": "<s>"}, r"before is '<s>', where a list of at most 16 tokens was wanted"),
         ({"sep": "</s>"}, r"no mark is called 'sep'; there are before, begin, between, delimiter, end"),
         ({"size": "9"}, r"size is '9', where a number up to 2,000,000 was wanted"),
         ({"size": 10**9}, r"size is 1000000000, where a number up to 2,000,000 was wanted"),
