@@ -504,7 +504,10 @@ def test_the_examples_of_the_engines_run(
     assert run_page(engine, capsys) == regard.load(tiny.trained())("twenty-three", beam=1, longest=24)
 
 
-@pytest.mark.parametrize(("engine", "folder"), [("onnxruntime", "demo-onnx"), ("ctranslate2", "demo-ctranslate2")])
+@pytest.mark.parametrize(
+    ("engine", "folder"),
+    [pytest.param("onnxruntime", "demo-onnx", marks=pytest.mark.storm), ("ctranslate2", "demo-ctranslate2")],
+)
 def test_the_examples_of_the_engines_know_the_marks_of_a_bart(
     engine: str, folder: str, home: Path, said: Said, capsys: pytest.CaptureFixture[str]
 ) -> None:

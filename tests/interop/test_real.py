@@ -75,6 +75,7 @@ def test_it_sorts_in_ctranslate2(sorter: Pipeline, beam: int, tmp_path: Path) ->
     assert [answer.sequences[0] for answer in found] == SORTED
 
 
+@pytest.mark.storm
 def test_it_sorts_in_onnxruntime(sorter: Pipeline, tmp_path: Path) -> None:
     export_onnx(sorter, tmp_path / "out")
     graph = next((tmp_path / "out").glob("*.onnx"))
