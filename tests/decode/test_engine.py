@@ -100,10 +100,10 @@ def run(engine: Engine, waiting: Sequence[tuple[int, Ask]], drops: dict[int, int
     told: dict[int, list[Event]] = {}
     live: dict[Live, int] = {}
     since: dict[Live, int] = {}
-    todo, now = sorted(enumerate(waiting), key=lambda one: one[1][0]), 0
-    while todo or engine.live:
-        while todo and todo[0][1][0] <= now and todo[0][1][1].how.keep <= engine.room:
-            number, (_, ask) = todo.pop(0)
+    coming, now = sorted(enumerate(waiting), key=lambda one: one[1][0]), 0
+    while coming or engine.live:
+        while coming and coming[0][1][0] <= now and coming[0][1][1].how.keep <= engine.room:
+            number, (_, ask) = coming.pop(0)
             one = engine.admit(ask)
             live[one], since[one], told[number] = number, now, []
         for one in engine.live:
