@@ -247,11 +247,11 @@ measured = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason
 
 
 @measured
-def test_sixty_folders_that_are_wrong(tmp_path: Path) -> None:
-    outcomes, faults = storm(tmp_path, 60)
+def test_twenty_folders_that_are_wrong(tmp_path: Path) -> None:
+    outcomes, faults = storm(tmp_path, 20)
     assert not faults, "\n".join(faults)
-    assert outcomes["refused"] > 30
-    assert outcomes["answered"] > 2
+    assert outcomes["refused"] > 10
+    assert outcomes["answered"] > 0
 
 
 @measured

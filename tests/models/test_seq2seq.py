@@ -494,6 +494,7 @@ def copied(model: Seq2Seq, text: Tensor) -> float:
     return right.double().mean().item()
 
 
+@pytest.mark.storm
 def test_one_vector_is_too_narrow_for_a_long_sentence_and_looking_back_is_not() -> None:
     """The claim of figure 2 of Bahdanau et al. 2015, in small: measured 100, 58, 0 % and 100, 100, 99.5 %."""
     squeezed, looking = copier("sutskever", longest=12), copier("bahdanau", longest=12)

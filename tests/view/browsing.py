@@ -75,6 +75,15 @@ class Tab:
             self.page.keyboard.press(key)
         self.settle()
 
+    def saved(self, kind: str) -> Any:
+        """The file that a button gives. It is pressed by a key: a click may miss what moves while a view grows."""
+        try:
+            with self.page.expect_download() as coming:
+                self.page.get_by_role("button", name=kind, exact=True).press("Enter")
+        except Exception as error:
+            raise AssertionError(f"nothing was saved as {kind}; the page said {self.trouble}") from error
+        return coming.value
+
     def text(self, selector: str) -> str:
         return str(self.page.inner_text(selector))
 
