@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,7 +15,7 @@ from regard.pipeline import Pipeline, load
 from regard.serve.metrics import Gauge, Metrics
 from regard.serve.queue import Worker
 from regard.serve.refusal import Refusal, draining, loading
-from regard.serve.training import newest
+from regard.serve.training import held_out, newest
 from regard.serve.writing import writes
 from regard.training.checkpoint import found
 
@@ -30,6 +31,7 @@ class Model:
         self.name, self.folder, self.created = name, folder, int(time.time())
         self.pipeline: Pipeline | None = None
         self.worker: Worker | None = None
+        self.example = ""  # something to ask it
 
     @property
     def ready(self) -> bool:
@@ -54,6 +56,7 @@ class Model:
             "parameters": sum(p.numel() for p in pipeline.model.parameters()) if pipeline else None,
             "longest": pipeline.longest if pipeline else None,
             "settings": sorted(pipeline.takes - {"shots", "coverage"}) if pipeline else [],  # what a client may set
+            "example": self.example,
         }
 
 
@@ -140,6 +143,8 @@ class Models:
         make = (lambda: self.engine(system, rows=self.rows)) if writes(pipeline) else None
         worker = Worker(model.name, make, waiting=self.waiting, seconds=self.seconds, metrics=self.metrics)
         worker.start()
+        with suppress(RegardError):  # data that cannot be read is no reason not to serve
+            model.example = held_out(pipeline)
         model.pipeline, model.worker = pipeline, worker
 
     def drain(self) -> None:

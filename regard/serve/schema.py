@@ -142,6 +142,7 @@ class Model(Told):
     parameters: int | None
     longest: int | None
     settings: list[str]
+    example: str
 
 
 class ModelList(Told):

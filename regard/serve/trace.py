@@ -18,7 +18,7 @@ from regard.serve.queue import Reading
 from regard.serve.refusal import Refusal
 from regard.serve.schema import Looked
 from regard.serve.strict import REFUSALS, Answer, Strict
-from regard.serve.training import Courses, fixed_text
+from regard.serve.training import Courses, held_out
 from regard.view import contract
 from regard.view.capture import Trace
 
@@ -157,7 +157,7 @@ async def training(name: Name, request: Request, text: Annotated[str, Query(max_
     """The log of a run, and where the model looked in one text after each checkpoint."""
     _, pipeline, worker = request.app.state.models.asked(name)
     courses: Courses = request.app.state.courses
-    chosen = text or fixed_text(pipeline)
+    chosen = text or held_out(pipeline) or pipeline.example("a")
     pipeline.check(chosen)
     async with place(request, worker) as ticket:
         worker.put(Reading(ticket, [chosen], lambda texts: [courses.of(pipeline, one) for one in texts]))

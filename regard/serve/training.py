@@ -6,16 +6,23 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard.core.linear import pack
+from regard.data.readings import Readings
 from regard.data.store import Store
+from regard.data.stream import Stream
 from regard.data.tokenizer import Tokenizers
 from regard.device import find_device
 from regard.errors import RegardError
 from regard.models import build
 from regard.pipeline import Pipeline, check_vocabulary, read_run
+from regard.pipeline.classify import Classifier
+from regard.pipeline.language import Writer
 from regard.pipeline.rewrite import Rewriter
 from regard.training.checkpoint import found, step_of
 from regard.training.log import plain, read_metrics
@@ -24,6 +31,7 @@ from regard.weights import read_weights
 
 MOST = 64  # checkpoints, the newest
 KEPT = 1024  # alignments that are remembered
+WORDS = 24  # of running text, to show
 
 
 class Courses:
@@ -67,13 +75,23 @@ def look(pipeline: Pipeline, checkpoint: Path, text: str) -> dict[str, Any]:
     }
 
 
-def fixed_text(pipeline: Pipeline) -> str:
-    """The first source that was held out, where there is one."""
+def held_out(pipeline: Pipeline) -> str:
+    """A text that was not trained on, in the form in which the task is asked; nothing where none is kept."""
     place = pipeline.folder / "data" / "valid"
-    if isinstance(pipeline, Rewriter) and place.exists() and len(store := Store.open(place)):
-        source, _ = store.pair(0)
-        return pipeline.tokenizers.source.decode(source.tolist())
-    return pipeline.example("a")
+    if not place.exists():
+        return ""
+    match pipeline:
+        case Rewriter() if len(store := Store.open(place)):
+            source, _ = store.pair(0)
+            return pipeline.tokenizers.source.decode(source.tolist())
+        case Writer():
+            stream = Stream.open(place)
+            return pipeline.tokenizer.decode(stream.read(np.array([0]), min(WORDS, len(stream)))[0].tolist())
+        case Classifier() if pipeline.question.kind != "choice":
+            tokens = Readings.open(place).batch(np.array([0])).sequences[0].tolist()
+            texts = groupby(tokens, pipeline.tokenizer.special.__contains__)  # marks stand around them
+            return "\t".join(pipeline.tokenizer.decode(list(text)) for mark, text in texts if not mark)
+    return ""
 
 
 def newest(folder: Path, device: str) -> Pipeline:

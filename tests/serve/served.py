@@ -54,7 +54,7 @@ def recipe(task: str, system: str, file: str, model: dict[str, Any], tokens: dic
     return {
         "system": system, "task": {"name": task}, "train": TRAIN, "tokens": tokens,
         "model": {"dim": 16, "heads": 2, "layers": 1, "context": 64, **model},
-        "data": {"train": [str(home() / file)], "longest": 48},
+        "data": {"train": [str(home() / file)], "valid": [str(home() / file)], "longest": 48},
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 import tiny
-from served import Served, folder, pipeline
+from served import TEXT, Served, folder, pipeline
 
 from regard.config import DecodeConfig
 from regard.serve import schema
@@ -97,6 +97,13 @@ def test_models_are_listed_with_what_they_take(server: Served) -> None:
     assert "shots" not in listed["language"]["settings"], "a client names no file of the server"
     one = server.ask("GET", "/v1/models/masked").json()
     assert one == listed["masked"]
+    assert listed["language"]["example"].startswith("the cat sat on the mat")
+    assert listed["classify"]["example"] in TEXT
+    assert listed["masked"]["example"] == "", "nothing is kept as it was read"
+    for name in ("rewrite", "language", "classify"):
+        model = folder(name).name
+        asked = {"model": model, "input": listed[model]["example"]}
+        assert server.ask("POST", "/v1/predict", json=asked).status_code == 200
 
 
 def test_a_client_may_set_what_a_recipe_may() -> None:
