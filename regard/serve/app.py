@@ -18,7 +18,7 @@ from regard.pipeline.language import Writer
 from regard.serve import schema, trace
 from regard.serve.completions import Completing
 from regard.serve.events import Events
-from regard.serve.front import aside, place
+from regard.serve.front import aside, packed, place
 from regard.serve.guard import LOOPBACK, Guard, Limits
 from regard.serve.metrics import Metrics
 from regard.serve.models import Models
@@ -195,6 +195,6 @@ def page(name: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     data, kind = contract.page_file(name)
 
     async def answer(request: Request) -> Response:
-        return Response(data, media_type=kind, headers={"cache-control": "no-cache"})
+        return await packed(request, data, kind, {"cache-control": "no-cache"})
 
     return answer

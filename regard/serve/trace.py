@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import time
 from collections import OrderedDict
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from regard.serve.front import place
+from regard.serve.front import packed, place
 from regard.serve.queue import Reading
 from regard.serve.refusal import Refusal
 from regard.serve.schema import Looked
@@ -140,16 +139,13 @@ async def positions(id: Id, request: Request) -> Response:
 async def part(request: Request, id: str, make: Callable[[Trace], bytes | dict[str, Any]]) -> Response:
     """It never changes, so whoever has it need not get it again."""
     trace = request.app.state.traces.get(id).trace
-    headers = {"etag": f'"{id}"', "cache-control": "private, max-age=3600, immutable", "vary": "accept-encoding"}
+    headers = {"etag": f'"{id}"', "cache-control": "private, max-age=3600, immutable"}
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers=headers)
     found = await asyncio.to_thread(make, trace)
     kind = "application/json" if isinstance(found, dict) else "application/octet-stream"
     data = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace") if isinstance(found, dict) else found
-    if len(data) > 1000 and "gzip" in request.headers.get("accept-encoding", ""):
-        data = await asyncio.to_thread(gzip.compress, data, 5)
-        headers["content-encoding"] = "gzip"
-    return Response(data, media_type=kind, headers=headers)
+    return await packed(request, data, kind, headers)
 
 
 @router.get("/v1/runs/{name}/training")

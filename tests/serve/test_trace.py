@@ -67,6 +67,14 @@ def test_what_never_changes_is_sent_once(server: Served, made: dict[str, Any]) -
     assert (again.status_code, again.content) == (304, b"")
 
 
+def test_the_page_comes_packed(server: Served) -> None:
+    """To whoever can unpack it; the others get the same."""
+    largest = max(contract.page_files().items(), key=lambda file: len(file[1]))[0]
+    small, plain = (server.ask("GET", f"/{largest}", headers={"accept-encoding": how}) for how in ("gzip", "identity"))
+    assert small.content == plain.content == contract.page_files()[largest]
+    assert int(small.headers["content-length"]) < int(plain.headers["content-length"]) / 2
+
+
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
