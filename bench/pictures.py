@@ -46,6 +46,8 @@ def serving(run: str) -> Iterator[str]:
 def take(page: Any, address: str, theme: str) -> None:
     page.emulate_media(color_scheme=theme)
     page.goto(address)
+    page.wait_for_function("() => performance.getEntriesByName('regard:overview').length")  # of what it opens with
+    page.evaluate("() => performance.clearMarks()")
     page.get_by_label("Text", exact=True).fill(TEXT)
     page.get_by_text("What if …").click()
     page.get_by_label("Beam").fill("4")

@@ -43,8 +43,9 @@ def browser() -> Iterator[Any]:
 
 def test_a_model_is_asked_and_every_view_opens(browser: Any, address: str) -> None:
     one = Tab(browser)
-    one.open(address)
-    one.page.wait_for_function("() => document.querySelector('#model').value")
+    one.open(address, "overview")
+    assert one.text(".said"), "it opens with a text that was held out, and its answer"
+    one.page.evaluate("() => performance.clearMarks()")
     one.page.get_by_label("Text", exact=True).fill("twenty-three")
     one.page.get_by_role("button", name="Look", exact=True).click()
     one.drawn("overview")

@@ -56,6 +56,7 @@ class App {
       this.ask.offer(models);
       const first = models.find((model) => model.example);
       if (this.source.live && !this.store.state.trace && first) {
+        this.ask.model.value = first.id;
         this.ask.text.value = first.example;
         await this.ask.send();
       }

@@ -9,6 +9,7 @@ export class Ask {
     this.app = app;
     this.busy = false;
     this.trouble = "";
+    this.sent = "";
     this.place = place;
     this.text = make("textarea", { id: "text", rows: "3", dir: "auto", spellcheck: false });
     this.text.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.send(); });
@@ -46,6 +47,7 @@ export class Ask {
     if (this.busy || !this.text.value.trim()) return;
     this.busy = true;
     this.trouble = "";
+    this.sent = this.text.value;
     this.show();
     try {
       const { silence, force } = this.app.wish;
@@ -64,7 +66,7 @@ export class Ask {
   /** Fields as the trace was asked; what the reader has changed since is kept. */
   adopt(trace) {
     const { text = "", force = {}, how = {} } = trace.header.asked;
-    this.text.value = text;
+    if (this.text.value === this.sent) this.sent = this.text.value = text;
     this.prefix.value = force.prefix ?? "";
     this.beam.value = how.beam ?? "";
     this.alpha.value = how.alpha ?? "";
