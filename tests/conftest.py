@@ -40,6 +40,36 @@ def data_dir() -> Callable[[str], Path]:
     return find
 
 
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must succeed; gives what it prints."""
+    from regard.cli import main
+
+    def run(*words: str | Path) -> str:
+        capsys.readouterr()
+        code = main([*map(str, words)])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return printed.out
+
+    return run
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must fail with this code; gives the one sentence it says."""
+    from regard.cli import main
+
+    def run(code: int, *words: str | Path) -> str:
+        capsys.readouterr()
+        assert main([*map(str, words)]) == code
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("regard: ")
+        return line.removeprefix("regard: ")
+
+    return run
+
+
 class DataTests:
     """Which data sets ran. Data that is there while every test of it was skipped is a failure, not a success."""
 

@@ -32,20 +32,6 @@ Said = Callable[..., str]
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    """Runs a command that must succeed; gives what it prints."""
-
-    def run(*words: str | Path) -> str:
-        capsys.readouterr()
-        code = main([*map(str, words)])
-        printed = capsys.readouterr()
-        assert code == 0, printed.err
-        return printed.out
-
-    return run
-
-
-@pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def put(text: str) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))

@@ -26,21 +26,6 @@ Told = Callable[..., str]
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Told:
-    """Runs a command that must fail with this code; gives the one sentence it says."""
-
-    def run(code: int, *words: str | Path) -> str:
-        capsys.readouterr()
-        assert main([*map(str, words)]) == code
-        said = capsys.readouterr().err
-        (line,) = said.splitlines()
-        assert line.startswith("regard: ")
-        return line.removeprefix("regard: ")
-
-    return run
-
-
-@pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A copy of a trained run, to be damaged."""
     return Path(shutil.copytree(tiny.trained(), tmp_path / "run"))

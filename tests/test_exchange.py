@@ -27,34 +27,6 @@ Said = Callable[..., str]
 TEXT = "Two young males are outside"
 
 
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    """Runs a command that must succeed; gives what it prints."""
-
-    def run(*words: str | Path) -> str:
-        capsys.readouterr()
-        code = main([*map(str, words)])
-        printed = capsys.readouterr()
-        assert code == 0, printed.err
-        return printed.out
-
-    return run
-
-
-@pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Said:
-    """Runs a command that must fail with this code; gives the one sentence it says."""
-
-    def run(code: int, *words: str | Path) -> str:
-        capsys.readouterr()
-        assert main([*map(str, words)]) == code
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("regard: ")
-        return line.removeprefix("regard: ")
-
-    return run
-
-
 # ---- every kind, asked in words, against what transformers itself computes
 
 Reply = dict[str, Any]
