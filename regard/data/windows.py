@@ -62,18 +62,21 @@ def parts(tokens: int, room: int, stride: int) -> list[Part]:
 
 def _homes(spans: list[tuple[int, int]], tokens: int) -> Iterator[tuple[int, int]]:
     """From where to where the tokens have more context in this part than in any other; in equal cases, the first."""
-    place = np.arange(tokens)
-    context = [_context(place - first, length) for first, length in spans]
-    where = np.argmax(context, axis=0)
-    for number, (first, _) in enumerate(spans):
-        own = np.flatnonzero(where == number)
+    most, home = np.full(tokens, -np.inf), np.full(tokens, -1)
+    for number, (first, length) in enumerate(spans):
+        here = slice(first, first + length)
+        context = _context(length)
+        home[here][context > most[here]] = number
+        most[here] = np.maximum(most[here], context)
+    for number, (first, length) in enumerate(spans):
+        own = first + np.flatnonzero(home[first : first + length] == number)
         yield (int(own[0]), int(own[-1]) + 1) if len(own) else (first, first)
 
 
-def _context(place: np.ndarray, length: int) -> np.ndarray:
-    """Of each place, counted from the beginning of a part of this length; outside there is none."""
-    near = np.minimum(place, length - 1 - place)
-    return np.where(near >= 0, near + 0.01 * length, -np.inf)
+def _context(length: int) -> np.ndarray:
+    """Of each token of a part of this length."""
+    place = np.arange(length)
+    return np.minimum(place, place[::-1]) + 0.01 * length
 
 
 @dataclass(frozen=True)
