@@ -10,13 +10,13 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
-from regard.core.autoregressive import Autoregressive
+from regard.core.autoregressive import Autoregressive, Sourceless
 from regard.core.mask import Mask
 from regard.core.state import KV, State, join, reorder, repeat, trim
 from regard.core.watch import Seen, attentions, silence, watch
@@ -52,21 +52,25 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Writing(Case):
-    """A system that writes, after a source or after nothing."""
+class Stepping(Case):
+    """A system that goes step by step, each from those before it: after a source, or after nothing."""
 
     model: Autoregressive
     source: Tensor | None  # (B, S)
     real: Tensor | None  # (B, S)
-    target: Tensor  # (B, T)
+    target: Tensor  # (B, T), or numbers (B, T, C)
 
     def logits(self) -> Tensor:
         hidden, _ = self.model(self.source, self.real, self.target)
+        return self.said(hidden)
+
+    def said(self, hidden: Tensor) -> Tensor:
+        """What comes out where a hidden state stands."""
         return self.model.head.logits(hidden)
 
-    def alone(self, row: int) -> Writing:
+    def alone(self, row: int) -> Self:
         one = self.rows(torch.tensor([row]))
-        assert isinstance(one, Writing)
+        assert isinstance(one, type(self))
         if one.source is None or one.real is None:
             return one
         length = int(one.real.sum())
@@ -74,6 +78,15 @@ class Writing(Case):
 
     def begin(self) -> State:
         return self.model.start(self.source, self.real, rows=len(self.target))
+
+    def entering(self) -> AbstractContextManager[list[Tensor]]:
+        """Inside, what enters when it reads the target can be asked for its gradient."""
+        return _embedded(self.model, self.target)
+
+
+@dataclass(frozen=True)
+class Writing(Stepping):
+    """A system that writes."""
 
     @property
     def limit(self) -> int:
@@ -83,6 +96,22 @@ class Writing(Case):
     @property
     def prompt(self) -> Tensor:
         return torch.full((len(self.target), 1), START)
+
+
+@dataclass(frozen=True)
+class Listening(Stepping):
+    """A system that reads numbers, and tells something at each step."""
+
+    def said(self, hidden: Tensor) -> Tensor:
+        told: Tensor = self.model.labels(hidden)  # type: ignore[operator]
+        return told
+
+    @contextmanager
+    def entering(self) -> Iterator[list[Tensor]]:
+        try:
+            yield [self.target.requires_grad_()]
+        finally:
+            self.target.requires_grad_(False)
 
 
 @dataclass(frozen=True)
@@ -114,15 +143,25 @@ class Law:
 
 
 def make_case(
-    model: nn.Module, vocab: int, *, source_vocab: int | None = None, rows: int = 4, length: int = 9, seed: int = 0
+    model: nn.Module,
+    vocab: int | None,
+    *,
+    source_vocab: int | None = None,
+    rows: int = 4,
+    length: int = 9,
+    seed: int = 0,
 ) -> Case:
-    """Random words and uneven lengths, in float64: a law that holds there to nine digits holds.
+    """Random words, or numbers, and uneven lengths, in float64: a law that holds there to nine digits holds.
 
     None is longer than the model can hold.
     """
     dice = torch.Generator().manual_seed(seed)
     model = copy.deepcopy(model).cpu().double().eval()
     reads, writes = _fitting(model, length), _fitting(model, length - 1)
+    if isinstance(model, Sourceless) and model.inputs is not None:
+        numbers = torch.randn(rows, writes, model.inputs, generator=dice, dtype=torch.float64)
+        return Listening(model, None, None, numbers)
+    assert vocab is not None
     source = _words(source_vocab or vocab, (rows, reads), dice)
     lengths = torch.linspace(reads, min(2, reads), rows).long()
     real = torch.arange(reads) < lengths[:, None]
@@ -149,17 +188,17 @@ def laws_of(case: Case) -> dict[str, Law]:
 def excused(case: Case, name: str, law: Law) -> str | None:
     """Why a law is not asked of this model."""
     why: str | None = getattr(case.model, "exempt", {}).get(name)
-    if why is None and isinstance(case, Writing) and (room := case.target.shape[1]) < law.room:
+    if why is None and isinstance(case, Stepping) and (room := case.target.shape[1]) < law.room:
         return f"it takes {law.room} tokens, and the model's context ends at {room}"
     return why
 
 
 @torch.no_grad()
-def chunks(case: Writing) -> float:
+def chunks(case: Stepping) -> float:
     state, pieces = case.begin(), []
     for piece in case.target.split([2, 1, case.target.shape[1] - 3], 1):
         hidden, state = case.model.states(piece, state)
-        pieces.append(case.model.head.logits(hidden))
+        pieces.append(case.said(hidden))
     return _apart(torch.cat(pieces, 1), case.logits())
 
 
@@ -177,28 +216,17 @@ def order(case: Case) -> float:
     return _apart(case.rows(turned).logits(), whole[turned])
 
 
-def no_look_ahead(case: Writing) -> float:
+def no_look_ahead(case: Stepping) -> float:
     """By gradient: how much an output moves with a word that comes after it."""
-    kept: list[Tensor] = []
-
-    def keep(module: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
-        if given[0].shape == case.target.shape and torch.equal(given[0], case.target):
-            kept.append(result.detach().requires_grad_())
-            return kept[-1]
-        return result
-
-    handle = case.model.words.register_forward_hook(keep)
-    try:
-        logits = case.logits()
-    finally:
-        handle.remove()
-    weights = torch.linspace(
-        -1, 1, logits.shape[-1], dtype=logits.dtype
-    )  # log-probabilities may sum to what never moves
     worst = 0.0
-    for t in range(logits.shape[1] - 1):
-        (grad,) = torch.autograd.grad((logits[:, t] * weights).sum(), kept[0], retain_graph=True)
-        worst = max(worst, _apart(grad[:, t + 1 :], torch.zeros(())))
+    with case.entering() as entered:
+        logits = case.logits()
+        weights = torch.linspace(
+            -1, 1, logits.shape[-1], dtype=logits.dtype
+        )  # log-probabilities may sum to what never moves
+        for t in range(logits.shape[1] - 1):
+            (grad,) = torch.autograd.grad((logits[:, t] * weights).sum(), entered[0], retain_graph=True)
+            worst = max(worst, _apart(grad[:, t + 1 :], torch.zeros(())))
     return worst
 
 
@@ -253,20 +281,23 @@ def silence_speaks(case: Case) -> float:
 
 
 @torch.no_grad()
-def reordering(case: Writing) -> float:
+def reordering(case: Stepping) -> float:
     rows = torch.arange(len(case.target)).flip(0)
     first, then = case.target[:, :3], case.target[:, 3:4]
 
     def begun() -> State:
         return case.model.states(first, case.begin())[1]
 
-    after, _ = case.model.step(then, begun())
-    before, _ = case.model.step(then[rows], reorder(begun(), rows, rows))
-    twice, _ = case.model.step(then.repeat_interleave(2, 0), repeat(begun(), 2))
+    def step(words: Tensor, state: State) -> Tensor:
+        return case.said(case.model.states(words, state)[0])
+
+    after = step(then, begun())
+    before = step(then[rows], reorder(begun(), rows, rows))
+    twice = step(then.repeat_interleave(2, 0), repeat(begun(), 2))
     return max(_apart(before, after[rows]), _apart(twice, after.repeat_interleave(2, 0)))
 
 
-def joined(case: Writing) -> float:
+def joined(case: Stepping) -> float:
     """Rows that began apart, at different times, go on together; then the first leaves, and comes again as a newcomer.
 
     Each has one hypothesis, then two, which share the memory of their sentence.
@@ -275,7 +306,7 @@ def joined(case: Writing) -> float:
 
 
 @torch.no_grad()
-def _joined(case: Writing, hypotheses: int) -> float:
+def _joined(case: Stepping, hypotheses: int) -> float:
     whole = case.logits()
 
     def begun(row: int, words: int) -> State:
@@ -289,7 +320,7 @@ def _joined(case: Writing, hypotheses: int) -> float:
         )
         with _watched(case.model) as seen:
             hidden, state = case.model.states(tokens.repeat_interleave(hypotheses, 0), state)
-        return _apart(case.model.head.logits(hidden), wanted.repeat_interleave(hypotheses, 0)), state, seen
+        return _apart(case.said(hidden), wanted.repeat_interleave(hypotheses, 0)), state, seen
 
     heard = {row: 1 + row % 3 for row in range(len(case.target))}
     worst, state, together = hear(1, join([begun(*one) for one in heard.items()]), heard)
@@ -339,22 +370,40 @@ def batch_of_one(case: Writing) -> float:
 
 
 LAWS = {
-    "chunks": Law("stepping in uneven chunks gives what one pass gives", chunks, of=Writing, room=4),
+    "chunks": Law("stepping in uneven chunks gives what one pass gives", chunks, of=Stepping, room=4),
     "padding": Law("padding and batch size do not change real positions", padding),
     "order": Law("the order of a batch does not change its rows", order),
     "no look-ahead": Law(
-        "a later word does not change an earlier output (by gradient)", no_look_ahead, 0.0, of=Writing, room=2
+        "a later word does not change an earlier output (by gradient)", no_look_ahead, 0.0, of=Stepping, room=2
     ),
     "fused": Law("the fused kernel gives what weigh and read give", fused),
     "watching": Law("watching changes nothing, bit for bit", watching, 0.0),
     "shown is read": Law("the weights shown, times the values, are what was read", shown_is_read),
     "rows": Law("each row of weights sums to one", rows_sum_to_one),
     "silence": Law("silencing a head changes the output, and only while it lasts", silence_speaks, 0.0),
-    "reorder": Law("reordering a state, then stepping, is stepping, then reordering", reordering, of=Writing, room=4),
-    "joined": Law("rows that join and leave in mid-decode give what each gives alone", joined, of=Writing, room=6),
+    "reorder": Law("reordering a state, then stepping, is stepping, then reordering", reordering, of=Stepping, room=4),
+    "joined": Law("rows that join and leave in mid-decode give what each gives alone", joined, of=Stepping, room=6),
     "beam of one": Law("a beam of one is greedy search", beam_of_one, 0.0, of=Writing),
     "batch of one": Law("answers do not depend on the rest of the batch", batch_of_one, of=Writing),
 }
+
+
+@contextmanager
+def _embedded(model: Autoregressive, target: Tensor) -> Iterator[list[Tensor]]:
+    """The vectors of the target's words, as a model of words makes them."""
+    kept: list[Tensor] = []
+
+    def keep(module: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
+        if given[0].shape == target.shape and torch.equal(given[0], target):
+            kept.append(result.detach().requires_grad_())
+            return kept[-1]
+        return result
+
+    handle = model.words.register_forward_hook(keep)
+    try:
+        yield kept
+    finally:
+        handle.remove()
 
 
 @contextmanager

@@ -27,11 +27,12 @@ from regard.core.score import Dots, Place, ScaledDot
 from regard.core.state import KV, State
 from regard.core.watch import attentions
 from regard.decode import beam
-from regard.laws import END, LAWS, Case, Encoding, Writing, excused, laws_of, make_case
+from regard.laws import END, LAWS, Case, Encoding, Listening, Writing, excused, laws_of, make_case
 from regard.models import MODELS, build, schema
 from regard.models.transformer import Side, Transformer
 
 VOCAB = 13
+NUMBERS = {"vocab": None, "inputs": 3, "labels": 4}  # it reads numbers instead of tokens
 # Every system in every shape that might matter. A system that is not in this table does not ship.
 SHAPES: dict[str, dict[str, dict[str, Any]]] = {
     "transformer": {
@@ -92,11 +93,21 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "without bias": {"bias": False, "heads": 4},
         "labels": {"labels": 3},
         "untied": {"tied": False},
+        "numbers": NUMBERS,
     },
     "recurrent": {
         "lstm": {},
         "gru, two layers": {"cell": "gru", "layers": 2, "tied": False},
         "rnn": {"cell": "rnn", "labels": 3},
+        "numbers": NUMBERS,
+        "numbers, gru": {**NUMBERS, "cell": "gru"},
+    },
+    "tcn": {
+        "tied": {},
+        "untied, labels": {"tied": False, "labels": 3},
+        "one level, of channels": {"levels": 1, "kernel": 4, "dropout_of": "channel"},
+        "three levels": {"levels": 3, "embedding": 16},
+        "numbers": NUMBERS,
     },
 }  # fmt: skip
 SMALL: dict[str, dict[str, Any]] = {
@@ -105,6 +116,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "recurrent": {"vocab": VOCAB, "dim": 16, "embedding": 12, "layers": 1},
     "transformer": {"vocab": VOCAB, "dim": 16, "heads": 2, "layers": 2, "hidden": 32, "dropout": 0.1},
     "seq2seq": {"vocab": VOCAB, "dim": 16, "embedding": 12, "dropout": 0.1},
+    "tcn": {"vocab": VOCAB, "dim": 16, "embedding": 12, "levels": 2, "kernel": 2},
 }
 # Parameters that have no gradient, and why.
 EXEMPT = {"score.key.bias": "adds the same to all scores of a query, and a softmax does not see that"}
@@ -140,6 +152,9 @@ def case(system: str, shape: str) -> Case:
 def loss_of(some: Case, smoothing: float = 0.0) -> Loss:
     if isinstance(some, Encoding):
         return encoding_loss(some)
+    if isinstance(some, Listening):
+        told = some.logits()
+        return Loss(labelling(told), told.shape[0] * told.shape[1])
     assert isinstance(some, Writing)
     hidden, _ = some.model(some.source, some.real, some.target[:, :-1])
     wanted = some.target[:, 1:]
@@ -192,7 +207,7 @@ def test_a_system_registers_or_does_not_ship() -> None:
 def test_law(system: str, shape: str, law: str) -> None:
     some = case(system, shape)
     if law not in laws_of(some):
-        pytest.skip("what only reads has nothing to do with writing")
+        pytest.skip("what does not write has nothing to do with writing")
     if why := getattr(some.model, "exempt", {}).get(law):
         pytest.skip(why)
     assert LAWS[law].check(some) <= LAWS[law].limit, LAWS[law].says
@@ -238,6 +253,8 @@ def test_every_parameter_gets_a_gradient(system: str, shape: str) -> None:
 def test_one_batch_can_be_learnt(system: str, shape: str) -> None:
     model = make(system, shape).eval()  # without dropout: it is to be learnt by heart
     some = replace(case(system, shape), model=model)
+    if isinstance(some, Listening):
+        some = replace(some, target=some.target.float())
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     losses: list[float] = []
     while not losses or losses[-1] - unknowable(some) > 0.05 * losses[0]:
@@ -287,8 +304,8 @@ def test_four_eighths_are_one_batch_of_32(system: str, shape: str) -> None:
     pieces = [loss_of(whole.rows(some), 0.1) for some in torch.arange(32).split(8)]
     count = sum(piece.count for piece in pieces)
     assert count == loss.count
-    one_a_row = shape in ("sentence", "relu pooler")  # a label, be it long or short
-    assert len({piece.count for piece in pieces}) == 4 or one_a_row
+    alike = shape in ("sentence", "relu pooler") or isinstance(whole, Listening)  # a label a row, or rows of one length
+    assert len({piece.count for piece in pieces}) == 4 or alike
     found = [gradients(piece.total / count, model) for piece in pieces]
     for whole_one, parts in zip(wanted, zip(*found, strict=True), strict=True):
         torch.testing.assert_close(torch.stack(parts).sum(0), whole_one, rtol=0, atol=1e-12)
@@ -299,7 +316,7 @@ def test_four_eighths_are_one_batch_of_32(system: str, shape: str) -> None:
 def test_in_single_precision_answers_agree_unless_they_tie(system: str, shape: str) -> None:
     some = case(system, shape)
     if not isinstance(some, Writing):
-        pytest.skip("what only reads gives no answers")
+        pytest.skip("what does not write gives no answers")
     model = randomised(make(system, shape)).eval()
     assert isinstance(model, Autoregressive)
     some = replace(some, model=model)

@@ -10,7 +10,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import tomlkit
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -65,7 +65,10 @@ def fields(schema: type[BaseModel], above: Sequence[str]) -> list[str]:
 class ModelConfig(Config):
     """Base of each system's own settings; `size` stands for a row of the SIZES table in the system's file."""
 
-    required: ClassVar[tuple[str, ...]] = ("vocab",)  # known only once the data has been read
+    @property
+    def required(self) -> tuple[str, ...]:
+        """What is known only once the data has been read: the tokens, or of a model of numbers what it tells."""
+        return ("vocab",) if getattr(self, "inputs", None) is None else ("labels",)
 
     @model_validator(mode="before")
     @classmethod
@@ -78,12 +81,19 @@ class ModelConfig(Config):
             raise ConfigError(f"size: no size {size!r}; {nearest(size, sizes)}")
         return {**sizes[size], **{k: v for k, v in values.items() if k != "size"}}
 
+    def check_inputs(self) -> None:
+        """It reads numbers or tokens; for systems that can do both."""
+        inputs, vocab = self.inputs, self.vocab  # type: ignore[attr-defined]
+        if inputs is not None and vocab is not None:
+            raise ConfigError(f"inputs: it reads {inputs} numbers a step or {vocab} tokens, not both; leave one out")
+
     def check_heads(self) -> None:
         """Every head gets the same share of the width; for systems that have both."""
         dim, heads = self.dim, self.heads  # type: ignore[attr-defined]
         if dim % heads:
             fits = max(h for h in range(1, heads) if dim % h == 0)
-            raise ConfigError(f"heads: dim={dim} does not divide into heads={heads}; try heads={fits}")
+            whose = "" if "heads" in self.model_fields_set else ", which stands where it is left out"
+            raise ConfigError(f"heads: dim={dim} does not divide into heads={heads}{whose}; try heads={fits}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.head import Head
@@ -23,6 +25,7 @@ class Autoregressive(nn.Module):
     words: nn.Embedding  # of what it writes
     sourced: bool = True  # it reads a source before it writes
     longest: int | None = None  # tokens that it can read or write, where there is a limit
+    carries: bool = False  # the past of its state stays of one size, and can be handed on from text to text without end
     exempt: Mapping[str, str] = MappingProxyType({})  # laws that do not hold for it by intention, and why
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
@@ -67,9 +70,18 @@ class Autoregressive(nn.Module):
 
 
 class Sourceless(Autoregressive):
-    """A language model: a prompt is just the first tokens, and what a state keeps as memory are the documents."""
+    """A language model: a prompt is just the first tokens, and what a state keeps as memory are the documents.
+
+    Or a model of numbers: it reads x (B, T, inputs) wherever tokens (B, T) are said, and has neither words nor a head.
+    """
 
     sourced = False
+    inputs: int | None = None  # channels, where it reads numbers
+
+    def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
+        if source is not None:
+            raise ValueError("a language model has no source apart; write it before the target, as one sequence")
+        return State()
 
     def forward(
         self,
@@ -79,6 +91,23 @@ class Sourceless(Autoregressive):
         told: Tensor | None = None,
         *,
         documents: Tensor | None = None,
+        past: Any = None,
     ) -> tuple[Tensor, State]:
-        """`documents` (B, T): tokens of equal ids are one document, to be read as if it stood alone."""
-        return self._hear(target, told, replace(self.start(source, real, rows=len(target)), memory=documents))
+        """`documents` (B, T): tokens of equal ids are one document, to be read as if it stood alone. `past`, of a state
+        that has read before: the target goes on from there, and its document 0 with the last that was read.
+        """
+        state = self.start(source, real, rows=len(target))
+        if past is not None:
+            state = replace(state, past=past, length=1)  # one token stands for all that were read
+            documents = None if documents is None else F.pad(documents, (1, 0))
+        return self._hear(target, told, replace(state, memory=documents))
+
+    def summary(self, hidden: Tensor, last: Tensor) -> Tensor:
+        """A text in one vector, (B, T, dim) -> (B, dim): what stands at its last token, which knows all before it."""
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+    def conclude(self, tokens: Tensor, last: Tensor | None = None) -> Tensor:
+        """The summary alone, (B, T) -> (B, dim), where nothing is asked of the tokens before; all end with the last
+        when `last` is left out. A model may leave undone what its summary does not need."""
+        hidden, _ = self(None, None, tokens)
+        return hidden[:, -1] if last is None else self.summary(hidden, last)

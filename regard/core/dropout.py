@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 STEPS = 2**16  # a draw is 16 bits, so p is rounded to so many steps
 
@@ -19,7 +22,43 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p)
-    out = min(round(p * STEPS), STEPS - 1)
+    return _leave_out(x, _faces(p)).mul_(_growth(x, p))
+
+
+def relu_dropout(x: Tensor, p: float) -> Tensor:
+    """dropout(relu(x)). Where it is zero there is no gradient, whichever of the two it was: no coins are kept."""
+    y: Tensor = _ReluDropout.apply(x, p)
+    return y
+
+
+class _ReluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        y = dropout(x.relu(), p)
+        ctx.save_for_backward(y)
+        ctx.growth = _growth(x, p)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(dy, y, 0).mul_(ctx.growth), None
+
+
+def _faces(p: float) -> int:
+    """Of the STEPS faces of a coin, those that leave a number out."""
+    return min(round(p * STEPS), STEPS - 1)
+
+
+def _growth(x: Tensor, p: float) -> float:
+    """Of what stays."""
+    return STEPS / (STEPS - _faces(p)) if x.device.type == "cpu" else 1 / (1 - p)
+
+
+def _leave_out(x: Tensor, out: int) -> Tensor:
+    """x, or zero where a coin shows one of its first `out` faces."""
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    stays = draws[: x.numel()].view(x.shape) >= out - STEPS // 2
-    return x * stays.to(x.dtype).mul_(STEPS / (STEPS - out))
+    coins = draws[: x.numel()].view(x.shape).to(torch.promote_types(x.dtype, torch.float32))  # exact, unlike in 16 bits
+    # one pass, where a comparison would make booleans that must become numbers again
+    return torch.ops.aten.threshold_backward(x, coins, out - STEPS // 2 - 0.5).to(x.dtype)

@@ -29,21 +29,29 @@ class Recurrent(nn.Module):
     """Layers of cells, one above the other, read in one direction or in both."""
 
     def __init__(
-        self, cell: str, width: int, dim: int, *, layers: int = 1, bidirectional: bool = False, dropout: float = 0.0
+        self,
+        cell: str,
+        width: int,
+        dim: int,
+        *,
+        layers: int = 1,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        forget: float = 1.0,
     ) -> None:
         super().__init__()
         self.cell, self.dim, self.layers = cell, dim, layers
         self.directions = 2 if bidirectional else 1
         between = dropout if layers > 1 else 0.0  # dropout is between layers: above one there is nothing
         self.body = CELLS[cell](width, dim, layers, batch_first=True, bidirectional=bidirectional, dropout=between)
-        self.apply(_initialise_cells)
+        _initialise_cells(self.body, forget)
 
     def forward(self, x: Tensor, past: Past | None = None, real: Tensor | None = None) -> tuple[Tensor, Past]:
         """(B, T, width) -> (B, T, dim · directions), and the state after the last real word of each row.
 
         `real` (B, T) keeps padding out of the states; padded outputs are zero.
         """
-        before = None if past is None else tuple(t.transpose(0, 1).contiguous() for t in past)
+        before = None if past is None else tuple(t.transpose(0, 1).to(x.dtype).contiguous() for t in past)
         hx = before if before is None or self.cell == "lstm" else before[0]
         if real is None:
             y, after = self.body(x, hx)
@@ -112,10 +120,8 @@ def _lstm(gates: Tensor, fed_back: Tensor, past: Past) -> Past:
 STEPS = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}
 
 
-def _initialise_cells(part: nn.Module) -> None:
+def _initialise_cells(part: nn.RNNBase, forget: float) -> None:
     """Orthogonal where the state feeds back, so that it neither fades nor explodes; an LSTM begins by remembering."""
-    if not isinstance(part, nn.RNNBase):
-        return
     for name, p in part.named_parameters():
         if name.startswith("weight"):
             for gate in p.data.chunk(GATES[part.mode.split("_")[0].lower()]):
@@ -123,7 +129,7 @@ def _initialise_cells(part: nn.Module) -> None:
         else:
             nn.init.zeros_(p)
         if name.startswith("bias_ih") and isinstance(part, nn.LSTM):
-            p.data[part.hidden_size : 2 * part.hidden_size] = 1.0  # the forget gate; bias_hh adds nothing to it
+            p.data[part.hidden_size : 2 * part.hidden_size] = forget  # of the gate; bias_hh adds nothing to it
 
 
 def initialise(part: nn.Module) -> None:

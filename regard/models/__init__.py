@@ -16,6 +16,7 @@ MODELS = {
     "gpt": ("regard.models.gpt", "GPT"),
     "recurrent": ("regard.models.recurrent", "LanguageModel"),
     "seq2seq": ("regard.models.seq2seq", "Seq2Seq"),
+    "tcn": ("regard.models.tcn", "TCN"),
     "transformer": ("regard.models.transformer", "Transformer"),
 }
 

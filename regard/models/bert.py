@@ -68,7 +68,7 @@ class Config(ModelConfig):
     """How many, for head = "sentence" and "words"."""
 
     @property
-    def required(self) -> tuple[str, ...]:  # type: ignore[override]
+    def required(self) -> tuple[str, ...]:
         return ("vocab", "labels") if self.head in ("sentence", "words") else ("vocab",)
 
     @property

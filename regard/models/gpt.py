@@ -8,6 +8,8 @@
 A token looks at itself and at those before it. Pre-norm adds up 2 · layers sublayers along the residual; GPT-2's paper
 begins with their last matrices 1/√(2 · layers) as large, so that the sum does not grow with depth. Its released code
 does not.
+
+With `inputs` it reads numbers: x = W x_t + b + P[position], and there is nothing to write.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from regard.config import ModelConfig
 from regard.core.attention import Attention
 from regard.core.autoregressive import Sourceless
 from regard.core.block import RESIDUALS, Block, FeedForward
+from regard.core.documents import begins
 from regard.core.dropout import dropout
 from regard.core.head import Head
 from regard.core.linear import Linear
@@ -37,6 +40,8 @@ STD = 0.02  # of every matrix at first, but for those that are scaled
 class Config(ModelConfig):
     vocab: int | None = Field(None, ge=1, le=10_000_000)
     """Tokens, as many as the tokenizer has."""
+    inputs: int | None = Field(None, ge=1, le=65_536)
+    """Numbers of a step, where it reads numbers instead of tokens."""
     dim: int = Field(768, ge=1, le=65_536)
     heads: int = Field(12, ge=1, le=1024)
     layers: int = Field(12, ge=1, le=1024)
@@ -59,7 +64,7 @@ class Config(ModelConfig):
     scaled_init: bool = True
     """The last matrix of each sublayer begins 1/√(2 · layers) as large."""
     labels: int | None = Field(None, ge=1, le=1_000_000)
-    """Labels to tell a whole text's from its summary, where it is to be classified."""
+    """Labels, or numbers, to tell of a whole text from its summary, or of each step."""
 
     @property
     def longest(self) -> int:
@@ -68,20 +73,25 @@ class Config(ModelConfig):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         self.check_heads()
+        self.check_inputs()
         return self
 
 
 class GPT(Sourceless):
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.config, self.longest = config, config.longest
-        self.words = nn.Embedding(config.vocab or 0, config.dim)
+        self.config, self.longest, self.inputs = config, config.longest, config.inputs
+        if config.inputs is None:
+            self.words = nn.Embedding(config.vocab or 0, config.dim)
+        else:
+            self.enter = Linear(config.inputs, config.dim)
         self.positions = Learned(config.dim, config.context)
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.norm = RESIDUALS[config.norm].closing(config.dim, partial(LayerNorm, epsilon=config.epsilon))
         if not config.bias:
             self.apply(_without_bias)
-        self.head = Head(config.dim, config.vocab or 0, tied=self.words if config.tied else None)
+        if config.inputs is None:
+            self.head = Head(config.dim, config.vocab or 0, tied=self.words if config.tied else None)
         if config.labels is not None:
             self.labels = nn.Sequential(nn.Dropout(config.dropout), Linear(config.dim, config.labels))
         self._initialise()
@@ -101,12 +111,8 @@ class GPT(Sourceless):
             past.append(seen)
         return self.norm(x), state.after(written, past)
 
-    def summary(self, hidden: Tensor, last: Tensor) -> Tensor:
-        """A text in one vector, (B, T, dim) -> (B, dim): what stands at its last token, which has seen all others."""
-        return hidden[torch.arange(len(hidden), device=hidden.device), last]
-
     def _embed(self, tokens: Tensor, state: State, documents: Tensor | None) -> Tensor:
-        x = self.words(tokens)
+        x = self.words(tokens) if self.inputs is None else self.enter(tokens)
         if documents is None:
             where = self.positions(state.length, tokens.shape[1], state.lengths)
         else:
@@ -141,9 +147,7 @@ def _mask(queries: int, state: State, documents: Tensor | None) -> Mask:
 def _places(documents: Tensor) -> Tensor:
     """Where each token stands in its own document, (B, T)."""
     at = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    begins = torch.ones_like(documents, dtype=torch.bool)
-    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return at - at.where(begins, 0).cummax(1).values
+    return at - at.where(begins(documents), 0).cummax(1).values
 
 
 def _normal(part: nn.Module) -> None:

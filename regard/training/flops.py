@@ -25,7 +25,7 @@ def flops_per_token(model: nn.Module, task: Task, batch: Any, carry: Any) -> flo
     return float(counter.get_total_flops() / batch.tokens)
 
 
-# Formulas for the fused kernels of which PyTorch counts nothing. They are given shapes in place of tensors.
+# Formulas for the kernels of which PyTorch counts nothing. They are given shapes in place of tensors.
 
 Shape = Sequence[int]
 
@@ -65,7 +65,13 @@ def _lstm_layer_backward(x: Shape, w: Shape, u: Shape, *_: Any, **__: Any) -> in
     return 2 * _recurrent(x, (w, u), 2)
 
 
+def _added_product(result: Shape, a: Shape, b: Shape, *_: Any, **__: Any) -> int:
+    """A product that is added to what is there already."""
+    return 2 * math.prod(a) * b[-1]
+
+
 FORMULAS = {
+    torch.ops.aten.addmm_: _added_product,  # causal convolutions on a CPU
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     torch.ops.aten._cudnn_rnn: _recurrent,  # RNN, GRU and LSTM on a GPU, all layers in one call

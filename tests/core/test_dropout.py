@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.core.dropout import dropout
+from regard.core.dropout import dropout, relu_dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
@@ -48,3 +48,27 @@ def test_nothing_is_left_out_at_zero() -> None:
     x = torch.randn(3)
     assert dropout(x, 0.0) is x
     assert dropout(torch.empty(0), 0.5).shape == (0,)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
+def test_behind_a_relu_nothing_but_the_result_is_kept(p: float) -> None:
+    """What is zero there tells where there is no gradient."""
+    x = torch.randn(40, 50, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(0)
+    apart = dropout(x.relu(), p)
+    torch.manual_seed(0)
+    at_once = relu_dropout(x, p)
+    assert torch.equal(at_once, apart)
+    towards = torch.randn_like(x)
+    ours, theirs = (torch.autograd.grad((y * towards).sum(), x)[0] for y in (at_once, apart))
+    torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=0)
+
+
+def test_in_half_precision_a_coin_is_as_fair() -> None:
+    torch.manual_seed(0)
+    whole = dropout(torch.ones(1000, 100), 0.0003)
+    torch.manual_seed(0)
+    half = dropout(torch.ones(1000, 100, dtype=torch.bfloat16), 0.0003)
+    assert half.dtype == torch.bfloat16
+    assert torch.equal(half == 0, whole == 0)
+    assert (half == 0).any()

@@ -341,6 +341,18 @@ def test_labels_are_dropped_out_before_in_training_alone() -> None:
     assert not torch.equal(model.labels(x), model.labels(x))
 
 
+@torch.no_grad()
+def test_numbers_that_say_which_token_it_is_are_read_as_that_token() -> None:
+    model, reader = make(labels=4), make(labels=4, vocab=None, inputs=VOCAB)
+    held = model.state_dict() | {"enter.weight": model.words.weight.T, "enter.bias": torch.zeros(12)}
+    reader.load_state_dict({name: held[name] for name in reader.state_dict()})
+    assert set(held) - set(reader.state_dict()) == {"words.weight", "head.weight"}
+    words = tokens()
+    hidden, _ = model(None, None, words)
+    close(reader(None, None, nn.functional.one_hot(words, VOCAB).double())[0], hidden)
+    close(model.conclude(words), hidden[:, -1])
+
+
 # ------------------------------------------------------------------ what cannot be
 
 

@@ -173,6 +173,53 @@ def test_a_summary_knows_nothing_of_what_follows_it(tied: bool) -> None:
     assert model.labels(model.summary(hidden, last)).shape == (3, 4)
 
 
+# ------------------------------------------------------------------ numbers
+
+
+@every_cell
+@torch.no_grad()
+def test_of_numbers_its_states_are_those_of_pytorchs_cells(cell: str) -> None:
+    model, x = make(cell=cell, vocab=None, inputs=3, labels=4), torch.randn(2, 9, 3).double()
+    peer = CELLS[cell](3, DIM, 2, batch_first=True).double()
+    peer.load_state_dict(model.rnn.body.state_dict())
+    hidden, _ = model(None, None, x)
+    close(hidden, peer(x)[0])
+    close(model.labels(hidden), hidden @ model.labels[1].weight.T + model.labels[1].bias)
+    close(model.conclude(x), hidden[:, -1])
+    close(model.conclude(x, torch.tensor([8, 3])), model.summary(hidden, torch.tensor([8, 3])))
+
+
+def test_of_numbers_a_state_is_dropped_once() -> None:
+    model = make(vocab=None, inputs=3, labels=4, dropout=0.5).train()
+    hidden, _ = model(None, None, torch.randn(50, 9, 3).double())
+    assert 0.4 < (hidden == 0).double().mean() < 0.6
+    assert torch.equal(model.labels(hidden), model.labels(hidden))
+
+
+@pytest.mark.parametrize(
+    ("size", "data", "wanted"),
+    [
+        ("adding", {"inputs": 2, "labels": 1}, 69_811),
+        ("mnist", {"inputs": 1, "labels": 10}, 70_470),
+        ("copy", {"inputs": 1, "labels": 10}, 11_110),
+    ],
+)
+def test_it_has_the_parameters_of_the_lstms_beside_the_tcn(size: str, data: dict[str, int], wanted: int) -> None:
+    with torch.device("meta"):
+        model = LanguageModel(Config(**{"size": size, **data}))
+    assert sum(p.numel() for p in model.parameters()) == wanted
+
+
+@pytest.mark.parametrize("forget", [1.0, 10.0, -2.0])
+def test_an_lstm_begins_with_the_forget_gate_that_was_asked_for(forget: float) -> None:
+    """The two biases that PyTorch's cells have add up to it."""
+    model = LanguageModel(Config(inputs=3, labels=1, dim=DIM, layers=2, forget=forget))
+    for layer in range(2):
+        both = sum(getattr(model.rnn.body, f"bias_{kind}_l{layer}") for kind in ("ih", "hh"))
+        assert (both.view(4, DIM)[1] == forget).all()
+        assert not both.view(4, DIM)[[0, 2, 3]].any()
+
+
 # ------------------------------------------------------------------ settings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.core.convolution import Columns, Taps
 from regard.training.flops import FORMULAS
 
 CELLS = {nn.RNN: nn.RNNCell, nn.GRU: nn.GRUCell, nn.LSTM: nn.LSTMCell}
@@ -113,3 +115,19 @@ def test_cudnn_is_called_as_the_formulas_expect() -> None:
         names = [argument.name for argument in operator.default._schema.arguments]
         assert names[:3] == ["input", "weight", "weight_stride0"]
     assert names[-1] == "output_mask"
+
+
+@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (3, 2), (4, 3)])
+def test_a_causal_convolution_counts_its_products(kernel: int, dilation: int) -> None:
+    """Of x, of the gradient of x and of that of the weight as much each; what lies before the beginning costs nothing
+    where each tap is a product of its own."""
+    rows, steps = 3, 8
+    reach, numbers = (kernel - 1) * dilation, partial(torch.randn, requires_grad=True)
+    given = numbers(WIDTH, steps * rows), numbers(DIM, kernel, WIDTH), numbers(DIM), dilation * rows, 0
+    once = 2 * rows * sum(max(0, steps - j * dilation) for j in range(kernel)) * WIDTH * DIM
+    assert both_ways(Taps.apply, *given) == (once, 2 * once)
+    whole = 2 * rows * steps * kernel * WIDTH * DIM
+    assert both_ways(Columns.apply, *given) == (whole, 2 * whole)
+    padded = nn.functional.pad(numbers(rows, WIDTH, steps), (reach, 0))
+    convolve = partial(nn.functional.conv1d, dilation=dilation)
+    assert both_ways(convolve, padded, numbers(DIM, WIDTH, kernel))[0] == whole

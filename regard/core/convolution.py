@@ -1,0 +1,180 @@
+"""A causal, dilated convolution: what is said now comes from now and from some steps back, and from nothing later.
+
+    y_t = b + Σⱼ Wⱼ x_{t-j·d}      j = 0 … k-1      zeros stand before the beginning
+    W = g · V / ‖V‖                 weight norm (Salimans & Kingma 2016): length and direction are learnt apart
+
+    x   ○ ○ ● ○ ● ○ ●      kernel k = 3, dilation d = 2 (van den Oord et al. 2016): it hears 2, 4, … steps back,
+                ╲ ╲ │      as far as (k-1)·d
+    y   ○ ○ ○ ○ ○ ○ ●
+
+Inside, a batch lies channels first and rows last, (C, T, B). A step back in time is then a step back in memory, the
+same for all rows, and every Wⱼ meets its part of x in one product, where x lies: nothing need be padded, copied or cut
+off afterwards, and a Wⱼ that reaches back before the beginning costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+FEW = 2**13  # numbers: with fewer, a call costs more than the work that it does
+
+
+class Causal(nn.Module):
+    """A causal convolution with weight norm that begins as PyTorch's convolutions do."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1) -> None:
+        super().__init__()
+        self.dilation, self.reach = dilation, (kernel - 1) * dilation
+        bound = (inputs * kernel) ** -0.5
+        self.v = nn.Parameter(torch.empty(outputs, kernel, inputs).uniform_(-bound, bound))
+        self.g = nn.Parameter(self.v.detach().norm(dim=(1, 2)))
+        self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+
+    @property
+    def weight(self) -> Tensor:
+        """(outputs, kernel, inputs), in the order of time, as PyTorch's convolutions have it: the last is W₀."""
+        return torch._weight_norm(self.v, self.g.view(-1, 1, 1), 0)
+
+    def forward(self, x: Tensor, past: Tensor | None = None, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(C, T, B) -> (outputs, T, B), and what of the past the next steps must know, (B, C, ≤ reach).
+
+        `real` (B, T) is False at padding, behind the real steps of a row: then it is the past after the last of these.
+        """
+        lead = 0 if past is None else past.shape[-1]
+        if past is not None and lead:
+            x = torch.cat([past.permute(1, 2, 0).to(x.dtype), x], 1)
+        return causal(x, self.weight, self.bias, self.dilation, lead), self._heard(x, lead, real)
+
+    def every_second(self, x: Tensor) -> Tensor:
+        """What it says at every second step, counted from the last, if the dilation were 1: the steps from which it
+        hears an even number back are one sequence, those from which it hears an odd number another."""
+        (even, odd), (now, before) = halves(x), halves(self.weight)
+        y = causal(even, now, self.bias)
+        if odd.shape[1] == 0 or before.shape[1] == 0:
+            return y
+        z = causal(odd, before)
+        return y + F.pad(z, (0, 0, y.shape[1] - z.shape[1], 0))
+
+    def _heard(self, x: Tensor, lead: int, real: Tensor | None) -> Tensor:
+        whole = x.shape[1]
+        kept = min(self.reach, whole)
+        if real is None:
+            last = x[:, whole - kept :]
+            if whole > 2 * kept and not torch.is_grad_enabled():
+                last = last.clone()  # a view would keep all of x alive
+        else:
+            end = lead + real.sum(1)  # of each row, (B,)
+            at = torch.arange(kept, device=x.device)[:, None] + end - kept  # (kept, B)
+            last = x.gather(1, at.clamp(min=0).expand(len(x), -1, -1)) * (at >= 0)
+        return last.permute(2, 0, 1)
+
+
+def causal(x: Tensor, weight: Tensor, bias: Tensor | None = None, dilation: int = 1, lead: int = 0) -> Tensor:
+    """x (C, T, B), weight (outputs, kernel, C) -> (outputs, T - lead, B): the first `lead` steps are only heard."""
+    device, rows = x.device.type, x.shape[2]
+    if torch.is_autocast_enabled(device):
+        kind = torch.get_autocast_dtype(device)
+        x, weight, bias = x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
+    products = Taps if weight.shape[1] == 1 or (device == "cpu" and x.numel() > FEW) else Columns
+    y: Tensor = products.apply(x.flatten(1), weight, bias, dilation * rows, lead * rows)
+    return y.unflatten(1, (-1, rows))
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Every second step of (C, T, B), counted from the last, and those between."""
+    last = x.shape[1] - 1
+    return x[:, last % 2 :: 2], x[:, (last + 1) % 2 :: 2]
+
+
+class Heard(tuple[Tensor, ...]):
+    """The last inputs of several convolutions, (B, C, ≤ reach) each: fewer than its reach where a row has read fewer.
+
+    Zeros stand before the beginning, so that rows which have read unequally much can go on together.
+    """
+
+    @staticmethod
+    def beside(parts: Sequence[Heard]) -> Heard:
+        longest = [max(t.shape[-1] for t in some) for some in zip(*parts, strict=True)]
+        padded = [[F.pad(t, (n - t.shape[-1], 0)) for t, n in zip(part, longest, strict=True)] for part in parts]
+        return Heard(torch.cat(some) for some in zip(*padded, strict=True))
+
+
+class Taps(torch.autograd.Function):
+    """One product for each Wⱼ, and no copy: the fastest on a CPU, unless there is little to do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, lead: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.dilation, ctx.lead = dilation, lead
+        now, *before = reversed(weight.unbind(1))
+        y = now @ x[:, lead:] if bias is None else torch.addmm(bias[:, None], now, x[:, lead:])
+        for w, (then, at) in zip(before, _spans(x, dilation, lead), strict=False):
+            y[:, at].addmm_(w, x[:, then])
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dw = torch.zeros_like(weight)
+        torch.mm(dy, x[:, ctx.lead :].T, out=dw[:, -1])
+        dx = F.pad(weight[:, -1].T @ dy, (ctx.lead, 0)) if ctx.needs_input_grad[0] else None
+        pairs = zip(reversed(weight[:, :-1].unbind(1)), reversed(dw[:, :-1].unbind(1)), strict=True)
+        for (w, d), (then, at) in zip(pairs, _spans(x, ctx.dilation, ctx.lead), strict=False):
+            moved = dy[:, at]
+            torch.mm(moved, x[:, then].T, out=d)
+            if dx is not None:
+                dx[:, then].addmm_(w.T, moved)
+        return dx, dw, dy.sum(1) if ctx.needs_input_grad[2] else None, None, None
+
+
+def _spans(x: Tensor, dilation: int, lead: int) -> Iterator[tuple[slice, slice]]:
+    """Going back from now: which of x is heard there, and at which of y; no farther than there is something to hear."""
+    whole = x.shape[1]
+    for back in range(dilation, whole, dilation):
+        yield slice(max(lead - back, 0), whole - back), slice(max(back - lead, 0), None)
+
+
+class Columns(torch.autograd.Function):
+    """All that a step hears laid out as one column, and one product for all Wⱼ: fewer calls, for a GPU or little work.
+
+    Backwards, x is moved by all that heard it, which are columns again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, lead: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.dilation, ctx.lead = dilation, lead
+        matrix, heard = weight.flatten(1), _past_columns(x, weight, dilation, lead)
+        return matrix @ heard if bias is None else torch.addmm(bias[:, None], matrix, heard)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dw = (dy @ _past_columns(x, weight, ctx.dilation, ctx.lead).T).view_as(weight)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            reach = (weight.shape[1] - 1) * ctx.dilation
+            heard_by = _columns(F.pad(dy, (ctx.lead, reach)), weight.shape[1], ctx.dilation)
+            dx = weight.flip(1).permute(2, 1, 0).flatten(1) @ heard_by
+        return dx, dw, dy.sum(1) if ctx.needs_input_grad[2] else None, None, None
+
+
+def _past_columns(x: Tensor, weight: Tensor, dilation: int, lead: int) -> Tensor:
+    """What each step hears."""
+    kernel = weight.shape[1]
+    return _columns(F.pad(x, ((kernel - 1) * dilation - lead, 0)), kernel, dilation)
+
+
+def _columns(x: Tensor, kernel: int, dilation: int) -> Tensor:
+    """(C, n + (kernel-1) · dilation) -> (kernel · C, n)."""
+    (channels, whole), (down, along) = x.shape, x.stride()
+    n = whole - (kernel - 1) * dilation
+    return x.as_strided((kernel, channels, n), (dilation * along, down, along)).reshape(kernel * channels, n)
