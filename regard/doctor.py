@@ -24,7 +24,7 @@ def examine(folder: Path, console: Console, *, as_json: bool = False) -> int:
     found = []
     quiet = as_json or not console.is_terminal
     config = pipeline.recipe.model
-    vocab: int = config.vocab  # type: ignore[attr-defined]
+    vocab: int | None = config.vocab  # type: ignore[attr-defined]
     case = make_case(pipeline.model, vocab, source_vocab=getattr(config, "source_vocab", None))
     for name, law in track(laws_of(case).items(), "examining", console=console, transient=True, disable=quiet):
         if (why := excused(case, name, law)) is not None:
@@ -43,13 +43,10 @@ def examine(folder: Path, console: Console, *, as_json: bool = False) -> int:
 def _answers(pipeline: Pipeline) -> dict[str, object]:
     """In the precision of use: the same texts alone, together and backwards."""
     dice = torch.Generator().manual_seed(0)
-    source = pipeline.tokenizers.source
-    known = sorted(set(source.inner.get_vocab().values()) - source.special - {source.marks.unknown})
     room: int = getattr(pipeline.model, "longest", None) or 14
-    drawn = [torch.randint(len(known), (min(n, room),), generator=dice).tolist() for n in (1, 9, 3, 14, 6, 2)]
-    words = [source.decode(known[i] for i in some) for some in drawn]
+    drawn = (pipeline.draw(min(tokens, room), dice) for tokens in (1, 9, 3, 14, 6, 2))
     says = "answers in float32: together, in another order and one by one are the same, or tie"
-    texts = [text for text in map(pipeline.example, words) if _fits(pipeline, text)]
+    texts = [text for text in drawn if _fits(pipeline, text)]
     if not texts:
         return {"law": "answers", "says": says, "exempt": f"no text fits into {room} tokens", "holds": True}
     together, backwards = pipeline.ask(texts), pipeline.ask(texts[::-1])

@@ -24,6 +24,7 @@ from regard.cli.asking import (
     predict,
 )
 from regard.cli.exchanging import ExportOptions, export, import_
+from regard.cli.fetching import FetchOptions, fetch
 from regard.cli.flags import arguments, split_at_dashes
 from regard.cli.help import Verb, print_help, print_recipe, print_verbs
 from regard.cli.making import DemoOptions, TrainOptions, demo, recipes, resume, train
@@ -112,6 +113,13 @@ VERBS = {
         "regard recipes show demo",
         Nothing,
         recipes,
+    ),
+    "fetch": Verb(
+        "get a data set by its name, or list those there are",
+        "[NAME …] [--to FOLDER]",
+        "regard fetch ptb --to data",
+        FetchOptions,
+        fetch,
     ),
     "train": Verb(
         "train a recipe: a shipped name or a TOML file",

@@ -87,6 +87,11 @@ class StreamData(DataConfig):
     """Documents that share a window do not see each other."""
     held: float = Field(0.0, ge=0, lt=1)
     """Share of the training text, at its end, that is kept for validation when `valid` names no files."""
+    order: Literal["random", "lanes"] = "random"
+    """How training goes through the text: windows at random, or lanes side by side, each read on from where its last
+    window ended; a recurrent state is carried from window to window, its gradient is not."""
+    context: int = Field(0, ge=0, le=65_535)
+    """Tokens at the beginning of a window that are read and not counted; windows overlap by as many."""
     longest: int = Field(256, ge=2, le=65_536)
     """Tokens of a window."""
 
@@ -94,6 +99,36 @@ class StreamData(DataConfig):
     def _something(self) -> Self:
         if self.made is None and not self.train:
             raise ConfigError('train: missing; name files of running text, or set made = "maps"')
+        return self
+
+
+class SeriesData(DataConfig):
+    """Series of numbers: .npz, music as .mat, images as idx files, or made."""
+
+    made: Literal["adding", "copy", "order"] | None = None
+    """A made task instead of files: "adding" (two of many numbers are marked, and their sum is asked for), "copy"
+    (ten digits, to be said again after a long wait) or "order" (which two of many symbols came, and in which order)."""
+    train: tuple[str, ...] = ()
+    """One .npz with x (examples, steps, channels) and y, one .mat of music, or the idx files of images and labels;
+    looked for here, then under REGARD_DATA."""
+    length: int = Field(600, ge=1, le=1_000_000)
+    """Steps of a made example: the T of its literature."""
+    count: int = Field(50_000, ge=1)
+    """Training examples of a made task."""
+    held: float = Field(0.0, ge=0, lt=1)
+    """Share of the training examples, the last ones, that is kept for validation when `valid` names no files."""
+    labels: tuple[str, ...] = ()
+    """Names of all that can be told, in the order in which the model numbers them; as the data has them when left
+    out."""
+    permute: int | None = Field(None, ge=0)
+    """Seed of one order in which the steps of all examples are read; left out, they are read as they come."""
+    longest: int = Field(65_536, ge=2, le=1_000_000)
+    """Most steps of an example."""
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if self.made is None and not self.train:
+            raise ConfigError('train: missing; name an .npz, a .mat or two idx files, or set made = "adding"')
         return self
 
 
@@ -107,7 +142,7 @@ class DocumentsData(DataConfig):
 
 
 class LabelledData(DataConfig):
-    """Texts with a label: .tsv, .csv or .jsonl."""
+    """Texts with a label: .tsv, .csv or .jsonl, or another table whose separator is named."""
 
     texts: tuple[int | str, ...] = (0,)
     """The column (a number, or its name in the first line) or key of the text; two of a pair; more are choices, of
@@ -116,8 +151,23 @@ class LabelledData(DataConfig):
     """Likewise, of the label."""
     labels: tuple[str, ...] = ()
     """All labels, in the order in which the model numbers them; sorted as the training data has them when left out."""
+    separator: Literal["\t", ",", " "] | None = None
+    """What stands between columns; told by the file's ending when left out. A space parts as many columns as are asked
+    for, and the last of them is all the rest."""
+    folds: int = Field(0, ge=0, le=1000)
+    """Where splits name the same files: so many parts, into which examples fall by their texts. One is for the test,
+    the next for validation, the others to learn from; 0: every split has files of its own."""
+    fold: int = Field(0, ge=0, le=999)
+    """Which part is for the test."""
     longest: int = Field(128, ge=4, le=65_536)
     """Most tokens of an example, its marks included; longer ones are cut, the longer text first."""
+
+    @model_validator(mode="after")
+    def _folded(self) -> Self:
+        if self.folds and not self.fold < self.folds >= 3:
+            what = f"folds: {self.folds} with fold = {self.fold}"
+            raise ConfigError(f"{what}; write three or more folds, and a fold from 0 on that is one of them")
+        return self
 
 
 class QuestionsData(DataConfig):

@@ -7,14 +7,23 @@ from typing import Literal
 from pydantic import Field
 
 from regard.config.base import Config
-from regard.config.data import DataConfig, DocumentsData, LabelledData, PairsData, QuestionsData, StreamData, TaggedData
+from regard.config.data import (
+    DataConfig,
+    DocumentsData,
+    LabelledData,
+    PairsData,
+    QuestionsData,
+    SeriesData,
+    StreamData,
+    TaggedData,
+)
 
 
 class TaskConfig(Config):
     """What is learnt, and how it is measured."""
 
     name: str = "rewrite"
-    """rewrite, language, masked, classify, span or tag."""
+    """rewrite, language, masked, classify, series, span or tag."""
 
 
 class RewriteTask(TaskConfig):
@@ -46,6 +55,9 @@ class LanguageTask(TaskConfig):
 
     name: Literal["language"] = "language"
     """Running text: the next token from those before it."""
+    counted: Literal["every", "official", "last_word"] = "every"
+    """What evaluation counts: every token but the first; "official": as the TCN's authors do, not the first
+    data.context tokens of the text either, or of ten parts of it in words; or the last word of each line (LAMBADA)."""
 
 
 class MaskedTask(TaskConfig):
@@ -85,6 +97,15 @@ class ClassifyTask(TaskConfig):
     """λ: weight of the language model's loss beside, for systems that write."""
 
 
+class SeriesTask(TaskConfig):
+    """Numbers come step by step, and something is to be said of them."""
+
+    name: Literal["series"] = "series"
+    """Numbers in; a number, a label or keys out, at the end or at each step."""
+    kind: Literal["number", "label", "labels", "keys"] = "label"
+    """A number or a label at the end; a label at each step; or which keys sound at the next step."""
+
+
 class SpanTask(TaskConfig):
     """The answer to a question is a part of the passage."""
 
@@ -116,9 +137,10 @@ class TagTask(TaskConfig):
 # Which systems can do what.
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "rewrite": ("transformer", "seq2seq"),
-    "language": ("gpt", "recurrent"),
+    "language": ("gpt", "recurrent", "tcn"),
     "masked": ("bert",),
-    "classify": ("bert", "gpt", "recurrent"),
+    "classify": ("bert", "gpt", "recurrent", "tcn"),
+    "series": ("tcn", "recurrent", "gpt"),
     "span": ("bert",),
     "tag": ("bert",),
 }
@@ -127,6 +149,7 @@ TASKS: dict[str, tuple[type[DataConfig], type[TaskConfig]]] = {
     "language": (StreamData, LanguageTask),
     "masked": (DocumentsData, MaskedTask),
     "classify": (LabelledData, ClassifyTask),
+    "series": (SeriesData, SeriesTask),
     "span": (QuestionsData, SpanTask),
     "tag": (TaggedData, TagTask),
 }

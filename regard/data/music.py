@@ -27,6 +27,11 @@ WORDS = " ".join([*map(str, range(LOWEST, LOWEST + KEYS)), STOP])  # all there a
 
 def chorales(path: Path, split: Split) -> list[str]:
     """The pieces of a split, each as text, of a .mat with traindata, validdata and testdata (frames, 88) each."""
+    return [to_text(frames) for frames in pieces(path, split)]
+
+
+def pieces(path: Path, split: Split) -> list[np.ndarray]:
+    """Likewise as frames (T, 88), True where a key is down."""
     try:
         from scipy.io import loadmat
     except ImportError:
@@ -34,8 +39,8 @@ def chorales(path: Path, split: Split) -> list[str]:
     name = f"{split}data"
     try:
         with path.open("rb") as file:
-            pieces = loadmat(file)[name].flatten()
-        return [to_text(np.asarray(piece, np.float64) > 0) for piece in pieces]
+            found = loadmat(file)[name].flatten()
+        return [_checked(np.asarray(piece, np.float64) > 0) for piece in found]
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; name one that is there") from None
     except KeyError:
@@ -46,9 +51,8 @@ def chorales(path: Path, split: Split) -> list[str]:
 
 def to_text(frames: np.ndarray) -> str:
     """Frames (T, 88), True where a key is down, as words."""
-    if frames.ndim != 2 or frames.shape[1] != KEYS:
-        raise DataError(f"frames of shape {list(frames.shape)} where [frames, {KEYS}] was wanted; give one row a frame")
-    return " ".join(word for frame in frames for word in (*map(str, LOWEST + np.flatnonzero(frame)), STOP))
+    rows = _checked(frames)
+    return " ".join(word for frame in rows for word in (*map(str, LOWEST + np.flatnonzero(frame)), STOP))
 
 
 def to_frames(words: Iterable[str]) -> np.ndarray:
@@ -72,3 +76,9 @@ def _key(word: str) -> int:
         notes = f"a note from {LOWEST} to {LOWEST + KEYS - 1} or {STOP!r}"
         raise DataError(f"{word!r} is no word of music; write {notes}")
     return int(word) - LOWEST
+
+
+def _checked(frames: np.ndarray) -> np.ndarray:
+    if frames.ndim != 2 or frames.shape[1] != KEYS:
+        raise DataError(f"frames of shape {list(frames.shape)} where [frames, {KEYS}] was wanted; give one row a frame")
+    return frames

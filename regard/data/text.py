@@ -7,9 +7,11 @@ A bad line is counted and named, then skipped or refused.
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedIOBase
@@ -17,6 +19,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from regard.data.corpora import whence
 from regard.data.dialogue import exchanges
 from regard.errors import ConfigError, DataError
 
@@ -41,7 +44,7 @@ class BadLines:
 
     def __init__(self) -> None:
         self.file = "the data"
-        self.unit = "lines"
+        self.unit, self.one = "lines", "line"
         self.read = 0
         self.counts: dict[str, int] = {}
         self.first: dict[str, list[int]] = {}
@@ -52,8 +55,8 @@ class BadLines:
     def add(self, kind: str, line: int, what: str, *, on_bad: OnBad) -> None:
         """Count a line, or refuse it with a sentence about `what` is wrong."""
         if on_bad == "refuse":
-            go_on = 'mend it, or set data.bad_lines = "skip" to go on without such lines'
-            raise DataError(f"{self.file}, line {line}: {what}; {go_on}")
+            go_on = f'mend it, or set data.bad_lines = "skip" to go on without such {self.one}s'
+            raise DataError(f"{self.file}, {self.one} {line}: {what}; {go_on}")
         self.counts[kind] = self.counts.get(kind, 0) + 1
         first = self.first.setdefault(kind, [])
         if len(first) < self.SHOWN:
@@ -66,7 +69,7 @@ class BadLines:
     def _lines(self, kind: str) -> str:
         count, first = self.counts[kind], self.first[kind]
         lines, more = dict.fromkeys(first), ", …" if count > len(first) else ""
-        return f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}{more}"
+        return f"{self.one}{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}{more}"
 
 
 def find(path: str) -> Path:
@@ -77,7 +80,8 @@ def find(path: str) -> Path:
         if place.exists():
             return place
     looked = " and ".join(str(place) for place in places)
-    raise DataError(f"{path}: no such file; looked for {looked}; set REGARD_DATA to the folder that holds your data")
+    go_on = whence(path) or "set REGARD_DATA to the folder that holds your data"
+    raise DataError(f"{path}: no such file; looked for {looked}; {go_on}")
 
 
 def read_pairs(
@@ -244,14 +248,20 @@ def reading(path: Path) -> Iterator[BufferedIOBase]:
         raise DataError(f"{path}: no such file; name one that is there") from None
     except IsADirectoryError:
         raise DataError(f"{path}: a folder; name the files in it") from None
-    except (lzma.LZMAError, EOFError) as error:
-        raise DataError(f"{path}: not a whole .xz file ({error}); compress it again, or name the plain file") from None
+    except (lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError) as error:
+        what = f"not a whole {path.suffix.lower()} file ({error})"
+        raise DataError(f"{path}: {what}; compress it again, or name the plain file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; name a file that can") from None
 
 
 def opened(path: Path) -> BufferedIOBase:
-    return lzma.open(path) if path.suffix.lower() == ".xz" else path.open("rb")
+    match path.suffix.lower():
+        case ".xz":
+            return lzma.open(path)
+        case ".gz":
+            return gzip.open(path)
+    return path.open("rb")
 
 
 def decoded(path: Path, raw: bytes) -> str:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from regard.config import FORMAT, Recipe, make_recipe, read_toml
 from regard.core.linear import pack
-from regard.data.tokenizer import Tokenizers
+from regard.data.tokenizer import Tokenizer, Tokenizers
 from regard.device import find_device
 from regard.errors import CheckpointError, ConfigError
 from regard.models import build, schema
 from regard.pipeline.base import Pipeline, Reply
 from regard.weights import read_weights
 
-__all__ = ["Pipeline", "Reply", "check_vocabulary", "load", "read_run"]
+__all__ = ["Pipeline", "Reply", "check_vocabulary", "load", "read_run", "vocabularies"]
 
 
 def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
@@ -34,8 +34,7 @@ def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
     weights = folder / "model.safetensors"
     if not weights.exists():
         raise CheckpointError(f"{folder} has no model.safetensors yet; finish it with: regard resume {folder}")
-    tokenizers = Tokenizers.load(folder)
-    check_vocabulary(recipe, tokenizers)
+    tokenizers = vocabularies(recipe, folder)
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
     read_weights(weights, model)
     kind: type[Pipeline] = import_module(f"regard.pipeline.{recipe.task.name}").PIPELINE
@@ -59,6 +58,16 @@ def read_run(folder: Path) -> Recipe:
         return make_recipe(values, schema)
     except ConfigError as error:
         raise CheckpointError(f"{folder} has a recipe.toml that cannot be used: {error}") from None
+
+
+def vocabularies(recipe: Recipe, folder: Path) -> Tokenizers:
+    """Those of the run, which fit its model. A run that reads numbers has none but the marks."""
+    if recipe.model.vocab is None:  # type: ignore[attr-defined]
+        nothing = Tokenizer.train([], kind="char", size=8)
+        return Tokenizers(nothing, nothing)
+    found = Tokenizers.load(folder)
+    check_vocabulary(recipe, found)
+    return found
 
 
 def check_vocabulary(recipe: Recipe, tokenizers: Tokenizers) -> None:

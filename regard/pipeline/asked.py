@@ -1,22 +1,18 @@
-"""What pipelines with one vocabulary have in common: other files, vectors of texts, and what is looked at."""
+"""What pipelines with one vocabulary have in common: vectors of texts, and what is looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.config import Recipe, Split
 from regard.core.autoregressive import Autoregressive
 from regard.core.beside import dissect
 from regard.core.watch import watch
 from regard.data.tokenizer import Tokenizer
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError
 from regard.pipeline.base import Pipeline, Reply
 from regard.tasks.classify import embed
 from regard.view.capture import Trace, keep
@@ -49,22 +45,6 @@ class Asked(Pipeline):
             for text, vector in zip(texts, found, strict=True)
         ]
 
-    def refuse_decoding(self, how: Mapping[str, Any]) -> None:
-        if how:
-            task = self.recipe.task.name
-            raise ConfigError(f"{next(iter(how))}: nothing is decoded to measure the task {task!r}; leave it out")
-
-    @contextmanager
-    def place(self, split: Split, files: Sequence[str]) -> Iterator[tuple[Recipe, Path, Split]]:
-        """Where a split is to be found: in the run, or of other files in a scratch folder."""
-        if not files:
-            yield self.recipe, self.folder, split
-            return
-        made = {"made": None} if "made" in type(self.recipe.data).model_fields else {}
-        data = self.recipe.data.model_copy(update={"test": tuple(files), **made})
-        with TemporaryDirectory() as scratch:
-            yield self.recipe.model_copy(update={"data": data}), Path(scratch), "test"
-
     @torch.inference_mode()
     def watched(self, ids: Sequence[int], read: Callable[[Tensor], Any], caption: str, answer: str) -> Trace:
         """What every attention looked at while one sequence was read. A system that writes looks back from each token,
@@ -79,4 +59,7 @@ class Asked(Pipeline):
         maps = {name: calls[0][0].float().cpu().numpy() for name, calls in seen.items() if calls}
         tokens = tuple(self.tokenizer.tokens(ids))
         source, target = ((), (*tokens[1:], answer)) if isinstance(self.model, Autoregressive) else (tokens, ())
-        return Trace(source, target, maps, self.folder.name, caption=caption, start=tokens[0], parts=keep(parts))
+        given = max(len(target) - 1, 0)
+        return Trace(
+            source, target, maps, self.folder.name, caption=caption, given=given, start=tokens[0], parts=keep(parts)
+        )  # fmt: skip

@@ -30,9 +30,12 @@ class Classifier(Asked):
     def answers(self, texts: Sequence[Any], **how: Any) -> list[Any]:
         """Labels with their probabilities, or numbers."""
         self.refuse_decoding(how)
-        examples = [text.split("\t") if isinstance(text, str) else text for text in texts]
+        examples = [self.parts(text) for text in texts]
         ask = rate if self.question.kind == "number" else classify
         return ask(self.model, self.tokenizer, self.question, examples)
+
+    def parts(self, given: Any) -> Any:
+        return given.split("\t") if isinstance(given, str) else given
 
     def replies(self, texts: Sequence[str], *, top: int = 5, **how: Any) -> list[Reply]:
         return [_reply(text, found, top) for text, found in zip(texts, self.answers(texts, **how), strict=True)]
@@ -41,21 +44,22 @@ class Classifier(Asked):
         return "\t".join([text or "a"] * self.question.texts)
 
     def check(self, text: str, number: int = 1) -> None:
-        parts, wanted = text.split("\t"), self.question.texts
+        parts, wanted = self.parts(text), self.question.texts
         if len(parts) != wanted:
-            form = "one text" if wanted == 1 else f"{wanted} texts with a tab between them"
-            raise DataError(f"input {number} has {len(parts)}; this model was trained on {form}")
+            form = "one text without a tab" if wanted == 1 else f"{wanted} texts with a tab between them"
+            have = f"{len(parts)} text{'s'[: len(parts) > 1]}"
+            raise DataError(f"input {number} has {have}; this model was trained on {form}")
 
     def look(self, text: str, **how: Any) -> Trace:
         """What every attention looked at while the text, or the first of its sequences, was read."""
         self.refuse_decoding(how)
         self.check(text)
-        ((reading, *_),) = lay_out(self.tokenizer, [text.split("\t")], self.question.layout)
+        ((reading, *_),) = lay_out(self.tokenizer, [self.parts(text)], self.question.layout)
         (found,) = self.ask([text])
         if "head" in type(self.recipe.model).model_fields:
             return self.watched(reading.tokens, self.model, f"{text} → {found.text}", "")
         read = lambda tokens: self.model(None, None, tokens)  # noqa: E731
-        return self.watched(reading.tokens, read, f"{text} → {found.text}", found.text)
+        return self.watched(reading.tokens, read, f"{text} → {found.text}", found.json.get("label", found.text))
 
     def measure(
         self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress

@@ -11,12 +11,13 @@ from regard.config import DecodeConfig, Split
 from regard.config.data import StreamData
 from regard.core.autoregressive import Autoregressive
 from regard.data.stream import Stream
+from regard.data.text import raw_lines
 from regard.decode.record import Record
 from regard.errors import DataError
 from regard.pipeline.asked import Asked
 from regard.pipeline.base import Progress, Reply, Say
 from regard.pipeline.searched import searched
-from regard.prepare.language import own, stream
+from regard.prepare.language import own, reading, stream
 from regard.tasks.language import Choice, begun, by_shots, continuations, few_shot, generate, measure, score, streamed
 from regard.tasks.rewrite import Answer, spelt
 from regard.view.capture import Trace
@@ -56,8 +57,10 @@ class Writer(Asked):
             yield from super().pieces(text, **how)
             return
         prompt = self.prompt(text, how.pop("shots", ""))
-        yield prompt
-        yield from self.stream(prompt, **how)
+        written = self.stream(prompt, **how)
+        first = next(written, "")  # before anything is said, since it may be refused
+        yield prompt + first
+        yield from written
 
     def prompt(self, text: str, shots: str = "") -> str:
         """A text behind demonstrations, where a file of them is named: question, tab and answer on each line."""
@@ -93,14 +96,17 @@ class Writer(Asked):
         (answer,) = self.answer([text], record=record, **how)
         best = answer.hypotheses[0]
         start = [i for i in (self.before or [self.tokenizer.marks.end]) if i < self.model.words.num_embeddings]
-        ids = [*start, *self.tokenizer.encode(text), *best.tokens]
+        prompt = [*start, *self.tokenizer.encode(text)]
+        ids = [*prompt, *best.tokens]
         if self.model.longest is not None:
             ids = ids[: self.model.longest]
         (last,) = self.tokenizer.tokens(ids[-1:])
         trace = self.watched(
             ids[:-1], lambda tokens: self.model(None, None, tokens), f"{text} → {answer.texts[0]}", last
         )  # fmt: skip
-        return replace(trace, score=best.score, tree=searched(record, best, self.tokenizer))
+        return replace(
+            trace, score=best.score, given=len(prompt) - 1, tree=searched(record, best, self.tokenizer)
+        )  # fmt: skip
 
     def measure(
         self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress
@@ -113,10 +119,7 @@ class Writer(Asked):
                 held = stream(recipe, folder, which, self.tokenizer, say)
             else:
                 _, held = Stream.open(folder / "data" / "train").split(data.held)
-            found = measure(
-                self.model, self.tokenizer, held,
-                window=data.longest, tokens=recipe.train.tokens, apart=data.apart,
-            )  # fmt: skip
+            found = measure(self.model, self.tokenizer, held, tokens=recipe.train.tokens, **reading(recipe))
         if data.made == "maps" and not files:
             shots = by_shots(self.model, self.tokenizer, split=split)
             found |= {f"shots {number}": right for number, right in shots.items()}
@@ -135,15 +138,14 @@ def _ranked(text: str, found: Sequence[Choice]) -> Reply:
 
 def read_shots(path: Path) -> Iterator[tuple[str, str]]:
     """Demonstrations: a question, a tab and its answer on each line."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as demonstrations ({error}); write question, tab, answer") from None
-    for number, line in enumerate(lines, 1):
-        question, tab, answer = line.partition("\t")
+    for number, raw in enumerate(raw_lines(path), 1):
+        question, tab, answer = raw.partition(b"\t")
         if not tab:
             raise DataError(f"{path}, line {number}: no tab; write a question, a tab and its answer")
-        yield question, answer
+        try:
+            yield question.decode(), answer.decode()
+        except UnicodeDecodeError:
+            raise DataError(f"{path}, line {number}: not UTF-8; save it as UTF-8") from None
 
 
 def _reply(answer: Answer, several: bool) -> Reply:

@@ -67,6 +67,8 @@ class Rewriter(Pipeline):
         (ids,) = encode_sources(self.tokenizers, [text], self.longest)
         if ids == self.tokenizers.source.marks.source([]):
             raise DataError("the text to look at is empty; write a sentence, in quotes")
+        if how.get("sample"):
+            raise ConfigError("sample: what is looked at is searched for, and not drawn; leave it out")
         if prefix:
             how = {**how, "prefixes": [prefix]}
         written = self.tokenizers.target

@@ -29,8 +29,14 @@ class Answerer(Asked):
 
     def answers(self, texts: Sequence[Any], **how: Any) -> list[Answered]:
         self.refuse_decoding(how)
-        pairs = [_pair(text) if isinstance(text, str) else text for text in texts]
+        pairs = [self.parts(text) for text in texts]
         return answer(self.model, self.tokenizer, pairs, self.settings, longest=self.longest)
+
+    def parts(self, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        question, _, passage = given.partition("\t")
+        return question, passage
 
     def replies(self, texts: Sequence[str], *, top: int = 1, **how: Any) -> list[Reply]:
         return [_reply(text, found, top) for text, found in zip(texts, self.answers(texts, **how), strict=True)]
@@ -47,7 +53,7 @@ class Answerer(Asked):
         """What every attention looked at while question and passage were read."""
         self.refuse_decoding(how)
         self.check(text)
-        question, passage = _pair(text)
+        question, passage = self.parts(text)
         marks, encode = self.tokenizer.marks, self.tokenizer.encode
         asked = [marks.begin, *encode(question)[: self.settings.question], marks.end, *marks.between]
         ids = [*asked, *encode(passage), marks.end]
@@ -64,11 +70,6 @@ class Answerer(Asked):
 
 
 PIPELINE = Answerer
-
-
-def _pair(text: str) -> tuple[str, str]:
-    question, _, passage = text.partition("\t")
-    return question, passage
 
 
 def _reply(source: str, found: Answered, top: int) -> Reply:

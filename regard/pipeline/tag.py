@@ -32,6 +32,9 @@ class Tagger(Asked):
         labels = self.recipe.data.labels
         return tag(self.model, self.tokenizer, texts, labels, self.settings, longest=self.longest)
 
+    def parts(self, given: Any) -> Any:
+        return [given] if isinstance(given, str) else given
+
     def replies(self, texts: Sequence[str], **how: Any) -> list[Reply]:
         return [_reply(text, found) for text, found in zip(texts, self.answers(texts, **how), strict=True)]
 
