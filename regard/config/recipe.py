@@ -49,22 +49,33 @@ class TrainConfig(Config):
     """Updates."""
     tokens: int = Field(4096, ge=8)
     """Batch size: rows × longest side, in tokens, per process and micro-batch."""
+    rows: int = Field(0, ge=0)
+    """Most examples of a batch; 0: as many as `tokens` hold."""
     accumulate: int = Field(1, ge=1)
     """Micro-batches to one update; exact: gradients are those of the one big batch."""
     rate: float = Field(1e-3, gt=0)
     """Peak learning rate (with noam: a factor on the paper's formula)."""
-    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
-    """How the learning rate goes after the warm-up."""
+    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant", "drops", "plateau"] = "inverse_sqrt"
+    """How the learning rate goes after the warm-up. "drops" divides it at given steps; "plateau" when an evaluation is
+    worse than each of the last few."""
+    drops: tuple[int, ...] = ()
+    """Steps after which the rate is divided by `factor`, for the schedule "drops"."""
+    factor: float = Field(10.0, gt=1)
+    """What "drops" and "plateau" divide the rate by."""
+    recent: int = Field(3, ge=1)
+    """How many evaluations "plateau" looks back on."""
     warmup: int = Field(400, ge=0)
     """Steps in which the learning rate rises to its peak."""
     floor: float = Field(0.0, ge=0, le=1)
     """Where cosine and linear end, as a share of the peak."""
+    optimizer: Literal["adamw", "sgd", "rmsprop", "adagrad"] = "adamw"
+    """What turns gradients into updates; with decay = 0, adamw is Adam."""
     betas: tuple[float, float] = (0.9, 0.98)
     """AdamW's two decay rates."""
     epsilon: float = Field(1e-8, gt=0)
-    """AdamW's guard against division by nothing."""
+    """AdamW's, RMSprop's and Adagrad's guard against division by nothing."""
     decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay, on matrices only."""
+    """Weight decay, on matrices only; decoupled, but added to the gradient with rmsprop and adagrad."""
     clip: float = Field(1.0, ge=0)
     """Largest norm of the gradient; 0 leaves it as it is."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -88,7 +99,7 @@ class TrainConfig(Config):
     keep: int = Field(3, ge=1)
     """Last checkpoints to keep, besides the best."""
     metric: str = "loss"
-    """What the best checkpoint is best in; loss and perplexity are better lower, all others higher."""
+    """What the best checkpoint is best in: losses, errors, perplexities and bits better lower, all others higher."""
     patience: int = Field(0, ge=0)
     """Stop after this many evaluations without a better one; 0: never."""
     final: Literal["best", "last", "average"] = "best"
@@ -148,6 +159,13 @@ class DecodeConfig(Config):
         return self
 
 
+class GoingOnConfig(DecodeConfig):
+    """Of a text that goes on, the likeliest next token is taken unless more is asked for: it can be shown at once."""
+
+    beam: int = Field(1, ge=1, le=1024)
+    """Hypotheses kept at each step."""
+
+
 class Recipe(Config):
     """One run, start to finish. The head says what it is for and what came out."""
 
@@ -175,9 +193,11 @@ def recipe_schema(system: str, schema: Schema, task: str = "rewrite") -> type[Re
     if task not in TASKS:
         raise ConfigError(f"task.name: no task {task!r}; {nearest(task, TASKS)}")
     data, settings = TASKS[task]
+    decode = GoingOnConfig if task == "language" else DecodeConfig
     return create_model(
-        "Recipe", __base__=Recipe, model=(schema(system), ...), data=(data, ...), task=(settings, settings())
-    )
+        "Recipe", __base__=Recipe, model=(schema(system), ...), data=(data, ...), task=(settings, settings()),
+        decode=(decode, decode()),
+    )  # fmt: skip
 
 
 def make_recipe(values: dict[str, Any], schema: Schema) -> Recipe:

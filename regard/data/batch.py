@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.bucket import Bucket, join
+from regard.data.bucket import batches_of, join
 from regard.data.shuffle import shuffled
 from regard.data.store import Ragged, Store
 from regard.errors import ConfigError
@@ -58,17 +58,19 @@ class Batch:
 
 
 class Batches:
-    """The batches of a store, epoch after epoch; `tokens` bounds rows × longest side of each."""
+    """The batches of a store, epoch after epoch; `tokens` bounds rows × longest side of each, and `rows` the rows,
+    where it is no 0.
+    """
 
-    def __init__(self, store: Store, *, tokens: int, seed: int = 0) -> None:
+    def __init__(self, store: Store, *, tokens: int, rows: int = 0, seed: int = 0) -> None:
         longest = max(bucket.longest for bucket in store.buckets)
         if longest > tokens:
             either = f"write train.tokens = {longest} or more, or data.longest = {tokens} or less"
             raise ConfigError(f"train.tokens = {tokens} cannot hold the longest example of {longest} tokens; {either}")
         self.store = store
         self.seed = seed
-        self.buckets = join(store.buckets, tokens)
-        self.shares = [_shares(bucket, tokens) for bucket in self.buckets]
+        self.buckets = join(store.buckets, tokens, rows)
+        self.shares = [batches_of(bucket, tokens, rows) for bucket in self.buckets]
         self.ends = np.cumsum(self.shares)
 
     def __len__(self) -> int:
@@ -101,18 +103,13 @@ def in_order(store: Store, *, tokens: int) -> Iterator[Batch]:
     """Every pair once, from short to long."""
     for bucket in join(store.buckets, tokens):
         places = np.arange(bucket.start, bucket.start + bucket.count)
-        for share in np.array_split(places, _shares(bucket, tokens)):
+        for share in np.array_split(places, batches_of(bucket, tokens)):
             yield _batch(store, share)
 
 
 def pad(sequences: Sequence[Sequence[int]], value: int = 0) -> tuple[Tensor, Tensor]:
     """Sequences as the rows of one tensor, and where it holds real tokens: (B, T) each. What pads them is not read."""
     return _rectangle(_ragged(sequences), value)
-
-
-def _shares(bucket: Bucket, tokens: int) -> int:
-    """Into how many batches a bucket goes, all of about the same size."""
-    return -(-bucket.count // max(1, tokens // bucket.longest))
 
 
 def _batch(store: Store, places: np.ndarray) -> Batch:

@@ -28,16 +28,31 @@ class Bucket:
         return max(self.source, self.target)
 
 
-def join(buckets: Iterable[Bucket], tokens: int) -> list[Bucket]:
-    """Buckets that fill at least half a batch of so many tokens, the last one perhaps less."""
+def room(longest: int, tokens: int, rows: int = 0) -> int:
+    """Examples of this length that a batch holds: as many as `tokens` do, and at most `rows`, where that is no 0."""
+    fit = max(1, tokens // longest)
+    return min(fit, rows) if rows else fit
+
+
+def join(buckets: Iterable[Bucket], tokens: int, rows: int = 0) -> list[Bucket]:
+    """Buckets that fill at least half a batch of so many tokens, or of so many rows; the last one perhaps less."""
     joined: list[Bucket] = []
     for bucket in buckets:
-        if joined and joined[-1].count * joined[-1].longest < tokens / 2:
+        if joined and _small(joined[-1], tokens, rows):
             small = joined.pop()
             longest = max(small.source, bucket.source), max(small.target, bucket.target)
             bucket = Bucket(small.start, small.count + bucket.count, *longest)
         joined.append(bucket)
     return joined
+
+
+def _small(bucket: Bucket, tokens: int, rows: int) -> bool:
+    return bucket.count * bucket.longest < tokens / 2 and not 0 < rows <= 2 * bucket.count
+
+
+def batches_of(bucket: Bucket, tokens: int, rows: int = 0) -> int:
+    """Into how many batches a bucket goes, all of about the same size."""
+    return -(-bucket.count // room(bucket.longest, tokens, rows))
 
 
 def assign(counts: np.ndarray) -> np.ndarray:

@@ -9,23 +9,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from regard.data.bucket import Bucket, cut, join
+from regard.data.bucket import Bucket, batches_of, cut, join, room
 from regard.data.shuffle import shuffled
 from regard.errors import ConfigError
 
 
 class Lengths:
-    """The places of examples, batch by batch, epoch after epoch; `tokens` bounds rows × longest of each."""
+    """The places of examples, batch by batch, epoch after epoch; `tokens` bounds rows × longest of each, and `rows`
+    the rows, where it is no 0.
+    """
 
-    def __init__(self, lengths: np.ndarray, *, tokens: int, seed: int = 0) -> None:
+    def __init__(self, lengths: np.ndarray, *, tokens: int, rows: int = 0, seed: int = 0) -> None:
         longest = int(lengths.max())
         if longest > tokens:
             either = f"write train.tokens = {longest} or more, or data.longest = {tokens} or less"
             raise ConfigError(f"train.tokens = {tokens} cannot hold the longest example of {longest} tokens; {either}")
         self.seed = seed
         self.order = np.argsort(lengths, kind="stable")
-        self.buckets = join(_buckets(lengths[self.order]), tokens)
-        self.shares = [_shares(bucket, tokens) for bucket in self.buckets]
+        self.buckets = join(_buckets(lengths[self.order]), tokens, rows)
+        self.shares = [batches_of(bucket, tokens, rows) for bucket in self.buckets]
         self.ends = np.cumsum(self.shares)
 
     def __len__(self) -> int:
@@ -55,7 +57,7 @@ def in_order(lengths: np.ndarray, *, tokens: int) -> Iterator[np.ndarray]:
     """Every place once, from long to short, so that what does not fit fails first; each batch within the budget."""
     order = np.argsort(-lengths, kind="stable")
     while len(order):
-        rows = max(1, tokens // max(1, int(lengths[order[0]])))
+        rows = room(max(1, int(lengths[order[0]])), tokens)
         yield order[:rows]
         order = order[rows:]
 
@@ -69,8 +71,3 @@ def _buckets(lengths: np.ndarray) -> list[Bucket]:
         Bucket(start, end - start, int(lengths[end - 1]), 0)
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     ]
-
-
-def _shares(bucket: Bucket, tokens: int) -> int:
-    """Into how many batches a bucket goes, all of about the same size."""
-    return -(-bucket.count // max(1, tokens // bucket.longest))

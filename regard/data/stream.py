@@ -4,8 +4,16 @@
     stream.json  format, count, end mark, fingerprint
 
 A stream is written beside its place and moved there when it is whole; neither writing nor reading holds it in memory.
-In training an epoch is all windows that do not overlap, in random order; each epoch begins at another token, so that
-what was the border of a window once is its middle later. Which windows a batch has is computed and never listed.
+In training an epoch is all windows one behind the other, in random order (`Windows`) or in lanes that are read side by
+side (`Lanes`); each epoch begins at another token, so that what was the border of a window once is its middle later.
+Which windows a batch has is computed and never listed.
+
+The first `context` tokens of a window may be there to be read only: windows then overlap by as many, and each token
+is still predicted once.
+
+    context = 0    |········|········|········|         context = 4    |----····|
+                                                                           |----····|
+                                                                               |----····|
 """
 
 from __future__ import annotations
@@ -15,14 +23,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data.bucket import room
 from regard.data.shuffle import shuffled
 from regard.data.store import AGAIN, Mapped, beside
 from regard.data.text import ENCODING, BadLines, OnBad, reading
@@ -77,7 +86,7 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
 def _lines(path: Path, bad: BadLines, on_bad: OnBad) -> Iterator[str]:
     bad.file = path.name
     with reading(path) as file:
-        number = 0
+        number, before = 0, len(bad)
         for number, raw in enumerate(file, 1):
             bad.read += 1
             try:
@@ -86,6 +95,8 @@ def _lines(path: Path, bad: BadLines, on_bad: OnBad) -> Iterator[str]:
                 bad.add(ENCODING, number, f"not UTF-8 at byte {error.start} of the line", on_bad=on_bad)
     if not number:
         raise DataError(f"{path}: empty; name a file with text in it")
+    if len(bad) - before == number:
+        raise DataError(f"{path}: no line of it is UTF-8; save it as UTF-8")
 
 
 # ---- the stream
@@ -111,6 +122,22 @@ class Stream:
         """All but a share at the end, and that share."""
         border = self.first + int(len(self) * (1 - held))
         return self._part(self.first, border), self._part(border, self.last)
+
+    def parts(self, count: int) -> list[Stream]:
+        """So many of equal length; what is left over at the end is in none."""
+        length = len(self) // count
+        starts = range(self.first, self.first + count * length, length) if length else ()
+        return [self._part(start, start + length) for start in starts]
+
+    def documents(self) -> Iterator[np.ndarray]:
+        """The tokens between two end marks, one document after the other."""
+        start = 0
+        for first in range(0, len(self), BLOCK):
+            some = self.file.array[self.first + first : min(self.first + first + BLOCK, self.last)]
+            for end in (first + np.flatnonzero(some == self.end)).tolist():
+                yield self.read(np.array([start]), end - start)[0]
+                start = end + 1
+        yield self.read(np.array([start]), len(self) - start)[0]
 
     def _part(self, first: int, last: int) -> Stream:
         return Stream(self.file, self.end, f"{self.fingerprint}-{first}-{last}", first, last)
@@ -201,12 +228,23 @@ class Excerpts:
     """Windows side by side: each token but the first of a row is to be predicted from those before it."""
 
     text: Tensor  # (B, T + 1)
-    documents: Tensor | None  # (B, T) numbers of the documents, where they do not see each other
+    documents: Tensor | None  # (B, T) numbers of the documents, where they do not see each other; 0 began before
     ids: tuple[int, ...]  # where the windows begin in the stream
+    context: int = 0  # predictions at the beginning of each row that are not counted
+
+    @property
+    def wanted(self) -> Tensor:
+        """(B, T - context)"""
+        return self.text[:, 1 + self.context :]
 
     @property
     def tokens(self) -> int:
-        return self.text[:, 1:].numel()
+        return self.wanted.numel()
+
+    @property
+    def ends(self) -> list[int]:
+        """Where windows would begin that go on with these."""
+        return [start + self.text.shape[1] - 1 for start in self.ids]
 
     def to(self, device: torch.device | str) -> Excerpts:
         """On a GPU the copy goes on while the caller does."""
@@ -220,13 +258,23 @@ class Excerpts:
 
 
 class Windows:
-    """The batches of a stream, epoch after epoch, each of as many windows as `tokens` hold.
+    """The batches of a stream, epoch after epoch, each of as many windows as `tokens` hold, and at most `rows`.
 
     All windows of all epochs stand in one endless row, of which each batch takes the next: so every batch has the same
     shape, and in an epoch each window comes exactly once, whatever the number of processes.
     """
 
-    def __init__(self, stream: Stream, *, window: int, tokens: int, seed: int = 0, apart: bool = False) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        window: int,
+        tokens: int,
+        rows: int = 0,
+        seed: int = 0,
+        apart: bool = False,
+        context: int = 0,
+    ) -> None:
         if window > tokens:
             either = f"write train.tokens = {window} or more, or data.longest = {tokens} or less"
             raise ConfigError(f"train.tokens = {tokens} cannot hold a window of data.longest = {window}; {either}")
@@ -236,10 +284,10 @@ class Windows:
                 f"the text to learn from has {len(stream)} tokens where a window of data.longest = {window} "
                 f"needs {window + 1}; {fewer}"
             )
-        self.stream, self.window, self.seed, self.apart = stream, window, seed, apart
-        self.rows = tokens // window
-        self.count = max(1, (len(stream) - window) // window)  # wherever the epoch begins
-        self.shift = min(window - 1, len(stream) - 1 - self.count * window)  # at most
+        self.stream, self.window, self.seed = stream, window, seed
+        self.apart, self.context, self.stride = apart, context, window - context
+        self.rows = room(window, tokens, rows)
+        self.count = max(1, (len(stream) - window) // self.stride)  # wherever the epoch begins
 
     def epoch(self, step: int, world: int = 1) -> float:
         """How often the data has been seen before this step."""
@@ -250,28 +298,72 @@ class Windows:
         first = (step * world + rank) * self.rows
         epochs, places = np.divmod(np.arange(first, first + self.rows), self.count)
         starts = [self._starts(epoch, places[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
-        return excerpts(self.stream, np.concatenate(starts), self.window, apart=self.apart)
+        return self._excerpts(np.concatenate(starts))
 
     def _starts(self, epoch: int, places: np.ndarray) -> np.ndarray:
         """Where the windows at these places of an epoch's random order begin."""
-        chance = int.from_bytes(blake2b(f"{self.seed} {epoch}".encode(), digest_size=8).digest())
         order = shuffled(places, self.count, f"{self.seed} {epoch}")
-        return chance % (self.shift + 1) + order * self.window
+        return self._begin(epoch, self.count, self.stride - 1) + order * self.stride
+
+    def _begin(self, epoch: int, count: int, most: int) -> int:
+        """At which token the first of an epoch's windows begins: anywhere up to `most` that leaves room for all."""
+        last = len(self.stream) - 1 - self.window - (count - 1) * self.stride
+        chance = int.from_bytes(blake2b(f"{self.seed} {epoch}".encode(), digest_size=8).digest())
+        return chance % (min(most, last) + 1)
+
+    def _excerpts(self, starts: np.ndarray) -> Excerpts:
+        return excerpts(self.stream, starts, self.window, apart=self.apart, context=self.context)
 
 
-def in_order(stream: Stream, *, window: int, tokens: int, apart: bool = False) -> Iterator[Excerpts]:
-    """Every token but the first once, in windows that do not overlap; the last may be a shorter one."""
-    whole, rest = divmod(len(stream) - 1, window)
-    rows = max(1, tokens // window)
-    for first in range(0, whole, rows):
-        starts = np.arange(first, min(first + rows, whole)) * window
-        yield excerpts(stream, starts, window, apart=apart)
-    if rest:
-        yield excerpts(stream, np.array([whole * window]), rest, apart=apart)
+class Lanes(Windows):
+    """The same windows, as many lanes of them as a batch has rows, over all processes: each step reads on in every
+    lane where the last one ended, until the lanes are over and an epoch begins.
+
+        lane 0   |········|········|········|        three steps of an epoch; lane 1 begins where lane 0 ends
+        lane 1   |········|········|········|
+    """
+
+    def __init__(self, stream: Stream, **how: Any) -> None:
+        super().__init__(stream, **how)
+        self.steps()
+
+    def steps(self, world: int = 1) -> int:
+        """Steps in an epoch that so many processes share."""
+        lanes = self.rows * world
+        if self.count < lanes:
+            few = f"the text to learn from has {self.count} windows of data.longest = {self.window}"
+            less = f'write train.tokens = {self.window * (self.count // world) or self.window}, or order = "random"'
+            raise DataError(f'{few}, too few for data.order = "lanes" with {lanes} lanes; {less}')
+        return self.count // lanes
+
+    def epoch(self, step: int, world: int = 1) -> float:
+        return step / self.steps(world)
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> Excerpts:
+        steps, lanes = self.steps(world), self.rows * world
+        epoch, turn = divmod(step, steps)
+        begin = self._begin(epoch, lanes * steps, len(self.stream))
+        number = (rank * self.rows + np.arange(self.rows)) * steps + turn
+        return self._excerpts(begin + number * self.stride)
 
 
-def excerpts(stream: Stream, starts: np.ndarray, window: int, *, apart: bool) -> Excerpts:
+WINDOWS: dict[str, type[Windows]] = {"random": Windows, "lanes": Lanes}
+
+
+def in_order(stream: Stream, *, window: int, tokens: int, apart: bool = False, context: int = 0) -> Iterator[Excerpts]:
+    """Every token but the first once; the last window may be a shorter one, and the first counts its context too."""
+    end, rows = len(stream) - 1, room(window, tokens)
+    starts = np.arange(0, max(min(end, 1), end - context), window - context)
+    whole = int((starts + window <= end).sum())
+    alone = 1 if context else 0  # nothing before the first window has counted what the others only read
+    for first, last in pairwise(sorted({0, *range(alone, whole, rows), whole, len(starts)})):
+        some = starts[first:last]
+        length = min(window, end - int(some[0]))
+        yield excerpts(stream, some, length, apart=apart, context=context if first else 0)
+
+
+def excerpts(stream: Stream, starts: np.ndarray, window: int, *, apart: bool, context: int = 0) -> Excerpts:
     """A document reads the end mark before it as its beginning."""
     text = torch.from_numpy(stream.read(starts, window + 1))
     documents = (text[:, :-1] == stream.end).cumsum(1) if apart else None
-    return Excerpts(text, documents, tuple((stream.first + starts).tolist()))
+    return Excerpts(text, documents, tuple((stream.first + starts).tolist()), context)

@@ -106,13 +106,22 @@ def _listed(
     pre: pre_tokenizers.PreTokenizer,
     decoder: decoders.Decoder,
 ) -> Inner:
-    """The most frequent pieces, as they are."""
-    inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
-    inner.normalizer, inner.pre_tokenizer, inner.decoder = normalizers.Sequence(normal), pre, decoder
+    """The most frequent pieces, as they are. A text that has "<unk>" for its rare words gives it no second entry."""
+
+    def made(model: models.Model) -> Inner:
+        inner = tokenizers.Tokenizer(model)
+        inner.normalizer, inner.pre_tokenizer, inner.decoder = normalizers.Sequence(normal), pre, decoder
+        return inner
+
+    draft, most = made(models.WordLevel(unk_token=SPECIAL[UNK])), size + len(SPECIAL)
     trainer = trainers.WordLevelTrainer(
-        vocab_size=size, min_frequency=least, special_tokens=SPECIAL, show_progress=False
+        vocab_size=most, min_frequency=least, special_tokens=SPECIAL, show_progress=False
     )
-    inner.train_from_iterator(texts, trainer)
+    draft.train_from_iterator(texts, trainer)
+    learnt = sorted(draft.get_vocab().items(), key=lambda entry: entry[1])
+    names = [*SPECIAL, *(name for name, _ in learnt if name not in SPECIAL)][:size]
+    inner = made(models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=SPECIAL[UNK]))
+    inner.add_special_tokens(SPECIAL)
     return inner
 
 

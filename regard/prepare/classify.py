@@ -8,7 +8,7 @@ from pathlib import Path
 from regard.config import DataConfig, Recipe, Split
 from regard.config.data import LabelledData
 from regard.config.task import ClassifyTask
-from regard.data.labelled import Example, find_labels, read_labelled, with_labels, with_numbers
+from regard.data.labelled import Example, find_labels, in_fold, read_labelled, with_labels, with_numbers
 from regard.data.layout import Layout, for_decoder, for_encoder
 from regard.data.readings import Readings
 from regard.data.text import BadLines, OnBad, find
@@ -24,7 +24,8 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     check_metric(recipe, measured(recipe.task))
     check_context(recipe)
     if recipe.task.kind != "number" and not data.labels:
-        data = data.model_copy(update={"labels": find_labels(_read(data, "train", BadLines()))})
+        bad = BadLines()
+        data = data.model_copy(update={"labels": find_labels(_read(data, "train", bad), bad)})
         recipe = recipe.model_copy(update={"data": data})
     texts = (text for example in _read(data, "train", BadLines()) for text in example.texts)
     marks = () if _reads(recipe) else ("delimiter", "extract")
@@ -34,7 +35,8 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     held: dict[str, Readings] = {
         split: readings(recipe, folder, split, tokenizer, say) for split in HELD if has(data, split)
     }
-    task = Classify(question, train, held, tokens=recipe.train.tokens, seed=recipe.train.seed, task=recipe.task)
+    how = recipe.train
+    task = Classify(question, train, held, tokens=how.tokens, rows=how.rows, seed=how.seed, task=recipe.task)
     return with_head(recipe, "sentence", tokenizer.size, question.outputs), task
 
 
@@ -77,4 +79,8 @@ def _good(examples: Iterator[Example], labels: Sequence[str], bad: BadLines, on_
 def _read(data: DataConfig, split: Split, bad: BadLines) -> Iterator[Example]:
     assert isinstance(data, LabelledData)
     files = [find(name) for name in getattr(data, split)]
-    return read_labelled(files, texts=data.texts, label=data.label, bad=bad, on_bad=data.bad_lines)
+    found = read_labelled(
+        files, texts=data.texts, label=data.label, separator=data.separator, bad=bad, on_bad=data.bad_lines
+    )  # fmt: skip
+    shared = data.folds and getattr(data, split) == data.train
+    return in_fold(found, split, data.fold, data.folds) if shared else found

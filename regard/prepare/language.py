@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from regard.config import DataConfig, Recipe, Split
 from regard.config.data import StreamData
+from regard.config.task import LanguageTask
 from regard.data import maps, music
 from regard.data.stream import Piece, Stream, read_text
 from regard.data.text import BadLines, find
 from regard.data.tokenizer import Tokenizer
+from regard.errors import ConfigError
 from regard.prepare.shared import HELD, Count, Say, check_context, check_metric, one_tokenizer, with_model
-from regard.tasks.language import MEASURES, Language
+from regard.tasks.language import Language, measured
 
 LINES = 1000  # of a made task, held out
 
@@ -20,7 +23,15 @@ LINES = 1000  # of a made task, held out
 def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tuple[Recipe, Language]:
     data = recipe.data
     assert isinstance(data, StreamData)
-    check_metric(recipe, MEASURES)
+    task = recipe.task
+    assert isinstance(task, LanguageTask)
+    if data.context >= data.longest:
+        what = f"data.context = {data.context} leaves nothing to count of windows of data.longest = {data.longest}"
+        raise ConfigError(f"{what}; write a smaller one")
+    if task.counted == "last_word" and data.documents != "line":
+        what = f'task.counted = "last_word" is of lines, but data.documents = "{data.documents}"'
+        raise ConfigError(f'{what}; write documents = "line"')
+    check_metric(recipe, measured(task.counted, _stop(data)))
     check_context(recipe)
     tokenizer = one_tokenizer(recipe, folder, say, lambda: _words(data))
     train = stream(recipe, folder, "train", tokenizer, say, count)
@@ -29,11 +40,35 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     }
     if data.held and "valid" not in held:
         train, held["valid"] = train.split(data.held)
-    task = Language(
-        tokenizer, train, held,
-        window=data.longest, tokens=recipe.train.tokens, seed=recipe.train.seed, apart=data.apart,
+    how = recipe.train
+    found = Language(
+        tokenizer, train, held, tokens=how.tokens, rows=how.rows, seed=how.seed, **reading(recipe)
     )  # fmt: skip
-    return with_model(recipe, vocab=tokenizer.size), task
+    return with_model(recipe, vocab=tokenizer.size), found
+
+
+def reading(recipe: Recipe) -> dict[str, Any]:
+    """How the task reads a text, in training and when it is measured."""
+    data, task = recipe.data, recipe.task
+    assert isinstance(data, StreamData)
+    assert isinstance(task, LanguageTask)
+    return {
+        "window": data.longest,
+        "apart": data.apart,
+        "order": data.order,
+        "context": data.context,
+        "counted": task.counted,
+        "stop": _stop(data),
+    }
+
+
+def _stop(data: StreamData) -> str:
+    """The word that ends a frame, where the text is music."""
+    return music.STOP if _is_music(data) else ""
+
+
+def _is_music(data: StreamData) -> bool:
+    return data.made is None and data.train[0].endswith(".mat")
 
 
 def stream(
@@ -73,7 +108,7 @@ def _words(data: StreamData) -> Iterator[str]:
     """What a vocabulary is learnt from; of a made task, and of music, it is known beforehand."""
     if data.made is not None:
         yield maps.WORDS
-    elif data.train[0].endswith(".mat"):
+    elif _is_music(data):
         yield music.WORDS
     else:
         yield from (piece.text for piece in pieces(data, "train", BadLines()))

@@ -27,8 +27,8 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     }
     task = Masked(
         tokenizer, train, held,
-        tokens=recipe.train.tokens, steps=recipe.train.steps * recipe.train.accumulate, seed=recipe.train.seed,
-        longest=recipe.data.longest, task=recipe.task,
+        tokens=recipe.train.tokens, rows=recipe.train.rows, steps=recipe.train.steps * recipe.train.accumulate,
+        seed=recipe.train.seed, longest=recipe.data.longest, task=recipe.task,
     )  # fmt: skip
     return with_head(recipe, "pretrain", tokenizer.size), task
 

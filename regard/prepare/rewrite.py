@@ -34,6 +34,7 @@ def prepare(
         _store(recipe, folder, "train", tokenizers, say, count),
         {split: hold(recipe, folder, split, tokenizers, say) for split in HELD if has(recipe.data, split)},
         tokens=recipe.train.tokens,
+        rows=recipe.train.rows,
         seed=recipe.train.seed,
         task=recipe.task,
         bleu=bleu_of(recipe),

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import DataConfig, Recipe, Split
-from regard.config.data import StreamData
+from regard.config.data import SeriesData, StreamData
+from regard.config.task import SYSTEMS
 from regard.data.tokenizer import SOURCE_FILE, TARGET_FILE, Tokenizer, Tokenizers
 from regard.errors import CheckpointError, ConfigError, nearest
 
 Say = Callable[[str], None]
 Count = Callable[[int], None]
 HELD: tuple[Split, ...] = ("valid", "test")
-DECIDED = {"vocab", "source_vocab", "head", "labels"}  # of a model's settings: by the data and the task
+DECIDED = {"vocab", "source_vocab", "inputs", "head", "labels"}  # of a model's settings: by the data and the task
 
 
 def has(data: DataConfig, split: str) -> bool:
-    """Whether there is such a split: made, of files, or a share of the training text."""
-    share = isinstance(data, StreamData) and split == "valid" and data.held > 0
+    """Whether there is such a split: made, of files, or a share of the training data."""
+    share = isinstance(data, StreamData | SeriesData) and split == "valid" and data.held > 0
     return share or getattr(data, "made", None) is not None or bool(getattr(data, split))
 
 
@@ -84,8 +85,9 @@ def completed(recipe: Recipe, other: Recipe) -> Recipe:
     if recipe.system != other.system:
         if fresh:
             return recipe
-        what = f'system = "{recipe.system}": train.begin = {run} is a {other.system}'
-        raise ConfigError(f'{what}; write system = "{other.system}", or train.fresh = true for its tokenizer alone')
+        what, able = f'system = "{recipe.system}": train.begin = {run} is a {other.system}', SYSTEMS[recipe.task.name]
+        mend = f'write system = "{other.system}"' if other.system in able else f"begin with a {' or '.join(able)}"
+        raise ConfigError(f"{what}; {mend}, or write train.fresh = true for its tokenizer alone")
     there = {name: value for name, value in other.model.model_dump().items() if name not in DECIDED}
     if there.get("pooler") == "none":  # it has not learnt to sum up, which the task may ask for
         del there["pooler"]

@@ -25,7 +25,8 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     held: dict[str, Windows] = {
         split: windows(recipe, folder, split, tokenizer, say) for split in HELD if has(recipe.data, split)
     }
-    task = Span(tokenizer, train, held, tokens=recipe.train.tokens, seed=recipe.train.seed, settings=recipe.task)
+    how = recipe.train
+    task = Span(tokenizer, train, held, tokens=how.tokens, rows=how.rows, seed=how.seed, settings=recipe.task)
     return with_head(recipe, "words", tokenizer.size, 2), task
 
 

@@ -12,6 +12,7 @@ from regard.data.conll import Sentence, labels, read_tagged
 from regard.data.text import BadLines, find
 from regard.data.tokenizer import Tokenizer
 from regard.data.words import Words
+from regard.errors import DataError
 from regard.prepare.shared import HELD, Count, Say, check_context, check_metric, has, one_tokenizer, with_head
 from regard.tasks.tag import MEASURES, PLAIN_MEASURES, Tag
 
@@ -22,14 +23,20 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     assert isinstance(task, TagTask)
     check_metric(recipe, PLAIN_MEASURES if task.scheme == "plain" else MEASURES)
     check_context(recipe)
+    bad = BadLines()
     if not data.labels:
-        data = data.model_copy(update={"labels": tuple(labels(_read(recipe, "train", BadLines()), task.scheme))})
+        data = data.model_copy(update={"labels": tuple(labels(_read(recipe, "train", bad), task.scheme))})
         recipe = recipe.model_copy(update={"data": data})
+    if len(data.labels) < 2:
+        alone = f"the tag {data.labels[0]!r} alone" if data.labels else "no tag"
+        what = f"{', '.join(data.train)}: {alone}{f' ({bad})' if bad else ''}, and there is nothing to tell"
+        raise DataError(f"{what}; name another column by data.tag, or two or more in data.labels")
     texts = (" ".join(sentence.words) for sentence in _read(recipe, "train", BadLines()))
     tokenizer = one_tokenizer(recipe, folder, say, lambda: texts)
     train = words(recipe, folder, "train", tokenizer, say, count)
     held: dict[str, Words] = {split: words(recipe, folder, split, tokenizer, say) for split in HELD if has(data, split)}
-    found = Tag(tokenizer, train, held, tokens=recipe.train.tokens, seed=recipe.train.seed, settings=task)
+    how = recipe.train
+    found = Tag(tokenizer, train, held, tokens=how.tokens, rows=how.rows, seed=how.seed, settings=task)
     return with_head(recipe, "words", tokenizer.size, len(data.labels)), found
 
 

@@ -9,35 +9,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.head import Loss
-from regard.core.state import State
+from regard.core.state import State, each
 from regard.data.batch import pad
 from regard.data.maps import KEYS, Among, Split, best_accuracy, questions
-from regard.data.music import STOP
-from regard.data.stream import Excerpts, Stream, Windows, in_order
+from regard.data.stream import WINDOWS, Excerpts, Stream, in_order
 from regard.data.tokenizer import Tokenizer
 from regard.decode import Hypothesis, Step
 from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
+from regard.tasks import last_word
 from regard.tasks.rewrite import Answer, Progress, by_length, spelt
-from regard.tasks.searching import search
+from regard.tasks.searching import room, search
 
 MEASURES = ("loss", "perplexity", "bits")
+OFFICIAL = {"words": 10, "characters": 1}  # parts that the TCN's authors read a held-out text in, word_cnn and char_cnn
+
+Order: TypeAlias = Literal["random", "lanes"]
+Counted: TypeAlias = Literal["every", "official", "last_word"]
 
 
 class Language:
-    """The task: cross-entropy in random windows while training, over all windows in order in evaluation."""
+    """The task: cross-entropy in windows, at random or along lanes while training, in order in evaluation.
+
+    Along lanes, a model whose state stays of one size goes on from the state after the window before: truncated
+    back-propagation, for the gradient ends where the window begins.
+    """
 
     def __init__(
         self,
@@ -47,12 +55,21 @@ class Language:
         *,
         window: int,
         tokens: int,
+        rows: int = 0,
         seed: int,
         apart: bool = False,
+        order: Order = "random",
+        context: int = 0,
+        counted: Counted = "every",
+        stop: str = "",
     ) -> None:
         self.tokenizer, self.held, self.tokens = tokenizer, held, tokens
-        self.windows = Windows(train, window=window, tokens=tokens, seed=seed, apart=apart)
-        named = f"{train.fingerprint} {window} {apart}"
+        self.order, self.counted, self.stop = order, counted, stop
+        self.windows = WINDOWS[order](
+            train, window=window, tokens=tokens, rows=rows, seed=seed, apart=apart, context=context
+        )
+        how = "" if (order, context) == ("random", 0) else f" {order} {context}"
+        named = f"{train.fingerprint} {window} {apart}{how}"
         self.fingerprint = blake2b(named.encode(), digest_size=16).hexdigest()
 
     def batch(self, split: str, step: int, rank: int = 0, world: int = 1) -> Excerpts:
@@ -64,9 +81,12 @@ class Language:
         return self.windows.epoch(step, world)
 
     def loss(self, model: nn.Module, batch: Excerpts, carry: Any) -> Loss:
-        wanted = batch.text[:, 1:]
-        hidden = _read(model, batch)
-        loss: Loss = model.head(hidden, wanted)  # type: ignore[operator]
+        """`carry` is the state that lanes have come to, and where: with any other text the model begins anew."""
+        goes_on = carry is not None and carry["at"] == list(batch.ids)
+        hidden, state = _read(model, batch, carry["past"] if goes_on else None)
+        loss: Loss = model.head(hidden, batch.wanted)  # type: ignore[operator]
+        if carried(model, self.order, self.windows.context):
+            loss.carry = {"past": each(state.past, Tensor.detach), "at": batch.ends}
         return loss
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
@@ -76,38 +96,103 @@ class Language:
         return measure(
             model, self.tokenizer, self.held[split],
             window=windows.window, tokens=self.tokens, apart=windows.apart,
+            order=self.order, context=windows.context, counted=self.counted, stop=self.stop,
         )  # fmt: skip
 
 
-def _read(model: nn.Module, batch: Excerpts) -> Tensor:
-    """Hidden states (B, T, dim) of all tokens but the last."""
+def carried(model: nn.Module, order: Order, context: int) -> bool:
+    """Whether the model goes on from window to window."""
+    if order == "random" or not getattr(model, "carries", False):
+        return False
+    if context:
+        what = f'data.context = {context} with data.order = "lanes": this model has the state of all that it has read'
+        raise ConfigError(f'{what}, and need not read it again; write context = 0, or order = "random"')
+    return True
+
+
+def measured(counted: Counted, stop: str = "") -> tuple[str, ...]:
+    """The names of all that is measured."""
+    return last_word.MEASURES if counted == "last_word" else (*MEASURES, "frame_loss") if stop else MEASURES
+
+
+def _read(model: nn.Module, batch: Excerpts, past: Any = None) -> tuple[Tensor, State]:
+    """Hidden states (B, T - context, dim) where a counted token follows, and the state after all but the last."""
     apart = {} if batch.documents is None else {"documents": batch.documents}
-    hidden, _ = model(None, None, batch.text[:, :-1], **apart)
-    return hidden
+    goes_on = {} if past is None else {"past": past}
+    hidden, state = model(None, None, batch.text[:, :-1], **apart, **goes_on)
+    return hidden[:, batch.context :], state
 
 
 @torch.inference_mode()
 def measure(
-    model: nn.Module, tokenizer: Tokenizer, held: Stream, *, window: int, tokens: int = 16_384, apart: bool = False
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    held: Stream,
+    *,
+    window: int,
+    tokens: int = 16_384,
+    apart: bool = False,
+    order: Order = "random",
+    context: int = 0,
+    counted: Counted = "every",
+    stop: str = "",
 ) -> dict[str, float]:
-    """Every token of a held-out text but its first, each given those before it in its window."""
-    device = next(model.parameters()).device
-    nll, count = 0.0, 0
-    for batch in in_order(held, window=window, tokens=tokens, apart=apart):
-        batch = batch.to(device)
-        logprobs = model.head.logprobs(_read(model, batch), batch.text[:, 1:])  # type: ignore[union-attr, operator]
-        nll, count = nll - float(logprobs.double().sum()), count + batch.tokens
+    """Every token of a held-out text but its first, each given those before it: in its window, `context` at least, or
+    in the whole text, where the state is handed on. Or what `counted` says instead. `stop` ends a frame of music.
+    """
+    if counted == "last_word":
+        return last_word.measure(model, tokenizer, held, tokens=tokens)
+    device, spells = next(model.parameters()).device, _spells(tokenizer)
+    official = counted == "official"
+    parts = held.parts(OFFICIAL["characters" if spells else "words"]) if official else [held]
+    goes_on = carried(model, order, context)
+    length = tokens if goes_on else window  # of a text that is read as one it does not matter where it is cut
+    stops = torch.tensor(_spelt_as(tokenizer, stop) if stop else [], dtype=torch.long, device=device)
+    nll, count, frames = 0.0, 0, 0
+    for part in parts:
+        past = None
+        for batch in in_order(part, window=length, tokens=tokens, apart=apart, context=context):
+            batch = replace(batch, context=context if official else batch.context).to(device)
+            hidden, state = _read(model, batch, past)
+            logprobs = model.head.logprobs(hidden, batch.wanted)  # type: ignore[union-attr, operator]
+            nll, count = nll - float(logprobs.double().sum()), count + batch.tokens
+            frames += int(torch.isin(batch.wanted, stops).sum())
+            past = state.past if goes_on else None
     if not count:
         raise DataError(f"the held-out text has {len(held)} tokens, and nothing to predict; give more")
-    what = f"{count} tokens, all windows of {window} that do not overlap"
+    left_out = _left_out(len(parts), context) if official else ""
+    what = f"{count} tokens, {_given(window, context, goes_on, apart)}{left_out}"
     found: dict[str, float] = {
         "loss": Measure(nll / count, f"mean negative log-likelihood of {what}"),
         "perplexity": Measure(math.exp(min(nll / count, 700)), f"exp of the mean negative log-likelihood of {what}"),
     }
-    if _spells(tokenizer):
+    if spells:
         bits = f"negative log2-likelihood to a character, of {what}"
         found["bits"] = Measure(nll / count / math.log(2), bits)
+    if frames:
+        spelling = "notes, stops and end marks, one by one, so no less than that of frames as sets of keys"
+        cost = f"negative log-likelihood to a frame, of which there are {frames} in {what}: {spelling}"
+        found["frame_loss"] = Measure(nll / frames, cost)
     return found
+
+
+def _given(window: int, context: int, goes_on: bool, apart: bool) -> str:
+    if goes_on:
+        return f"each given all before it{' in its document' if apart else ''}, the state handed on"
+    if context:
+        return f"each given the {context} before it or more, in windows of {window} that overlap by as many"
+    return f"all windows of {window} that do not overlap"
+
+
+def _left_out(parts: int, context: int) -> str:
+    several = f"each of {parts} parts of the text" if parts > 1 else "the text"
+    first = f"first {context + 1} tokens" if context else "first token"
+    return f"; the {first} of {several} and what does not fill a part left out, as the TCN's authors do"
+
+
+def _spelt_as(tokenizer: Tokenizer, word: str) -> list[int]:
+    """The tokens that are this word."""
+    return [i for i, piece in enumerate(tokenizer.tokens(range(tokenizer.size))) if piece.strip("▁ ") == word]
 
 
 def _spells(tokenizer: Tokenizer) -> bool:
@@ -222,12 +307,12 @@ def _search(
     if how.coverage:
         raise ConfigError(f"decode.coverage = {how.coverage}: there is no source that could be covered; write 0")
     rows, length = len(prompts), len(prompts[0])
-    room = how.longest or math.ceil(how.ratio * length) + how.extra
+    most = room(how, length)
     return search(
         step or model.step, lambda: model.start(rows=rows),
         torch.tensor(prompts, device=next(model.parameters()).device), how,
         eos=tokenizer.marks.end, specials=tokenizer.marks.unsayable, texts=prompts, record=record,
-        limit=room if model.longest is None else min(room, model.longest - length + 1),
+        limit=most if model.longest is None else min(most, model.longest - length + 1),
     )  # fmt: skip
 
 
@@ -374,17 +459,3 @@ def _hits(model: Autoregressive, tokenizer: Tokenizer, asked: Sequence[tuple[str
     text = torch.tensor([[tokenizer.marks.end, *ids] for ids in whole], device=next(model.parameters()).device)
     logits, _ = model.step(text[:, :-1], model.start(rows=len(text)))
     return int((logits.argmax(-1) == text[:, -1]).sum())
-
-
-def per_frame(model: Autoregressive, tokenizer: Tokenizer, texts: Sequence[str]) -> Measure:
-    """Of music as data.music writes it: what a frame costs."""
-    total, frames = 0.0, 0
-    for text, line in zip(texts, score(model, tokenizer, texts), strict=True):
-        words = text.split()
-        first = words.index(STOP) + 1
-        total, frames = total - sum(line[first:]), frames + words[first:].count(STOP)
-    definition = (
-        f"negative log-likelihood of the notes and the stop of a frame, mean of {frames} frames, the first of each "
-        "piece not counted; spelt note by note, so at least that of the frame as a set of keys"
-    )
-    return Measure(total / frames, definition)

@@ -41,6 +41,7 @@ class Log:
         self.board = Board(folder / "tensorboard", step) if config.tensorboard else None
         self.journal = Journal(folder / "metrics.jsonl", say)
         self.journal.forget(step, evaluated)
+        self.looks: Journal | None = None
         self.show: Show = Bar(step, config.steps, console) if console.is_terminal else Lines(config.steps, say)
 
     def step(self, step: int) -> None:
@@ -55,6 +56,13 @@ class Log:
         line = {"step": step, "valid": {name: float(value) for name, value in metrics.items()}, "best": best}
         self._write(line | ({"definitions": definitions} if definitions else {}), "valid", metrics)
         self.show.evaluation(step, metrics, best)
+
+    def look(self, step: int, found: Line) -> None:
+        """looks.jsonl: where the model looked; what an earlier start wrote from this step on is dropped."""
+        if self.looks is None:
+            self.looks = Journal(self.journal.path.with_name("looks.jsonl"), self.say)
+            self.looks.forget(step - 1, step - 1)
+        self.looks.write({"step": step, **found})
 
     def bad(self, step: int, numbers: Mapping[str, float], file: str) -> None:
         self._write({"step": step, **numbers, "bad": file}, "train", numbers)
@@ -74,6 +82,8 @@ class Log:
     def __exit__(self, *_: object) -> None:
         self.show.close()
         self.journal.close()
+        if self.looks is not None:
+            self.looks.close()
         if self.board is not None:
             self.board.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from regard.training.run import Run, due, micro_batches, over
 from regard.training.state import undisturbed
 from regard.training.stop import Interrupted, Stop
 
-BETTER_LOWER = ("loss", "perplexity", "free_perplexity", "masked_loss", "bits")
+BETTER_LOWER = ("loss", "perplexity", "bits", "error")  # a name that ends so: free_perplexity, squared_error
 
 Sums = dict[str, Any]  # tensors on the device, and plain numbers
 
@@ -43,6 +43,7 @@ def train(run: Run, task: Task, config: TrainConfig, say: Say = print) -> None:
         while not stop.asked:
             if unmeasured(run, config) and not evaluate(run, task, config, log, stop):
                 continue
+            look(run, task, config, log)
             if unsaved(run, config):
                 save(run, task, config, log)
             if over(run, config):
@@ -55,7 +56,6 @@ def train(run: Run, task: Task, config: TrainConfig, say: Say = print) -> None:
 def begin(run: Run, task: Task, config: TrainConfig, say: Say) -> Log:
     if run.saved is not None:
         say(f"{run.folder}: going on from step {run.step}")
-    optim.rate(1, config, run.dim)  # a schedule that cannot be is refused before anything is written
     if not run.flops_per_token:
         batch = task.batch("train", micro_batches(run, config)[0], run.rank, run.world).to(run.device)
         with autocast(run.device, config.precision):
@@ -164,7 +164,7 @@ def read(sums: Sums) -> dict[str, float]:
 
 
 def update(run: Run, config: TrainConfig) -> float:
-    rate = optim.rate(run.step + 1, config, run.dim)
+    rate = optim.rate(run.step + 1, config, run.dim, run.cuts)
     for optimizer in run.optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -219,15 +219,43 @@ def evaluate(run: Run, task: Task, config: TrainConfig, log: Log, stop: Stop) ->
         run.best, run.best_step = value, run.step
     run.evaluated, run.worse = run.step, 0 if best else run.worse + 1
     run.metrics = {name: float(number) for name, number in metrics.items()}
+    if config.schedule == "plateau":
+        remember(run, value, config)
     log.evaluation(run.step, metrics, best=best)
     return True
+
+
+def look(run: Run, task: Task, config: TrainConfig, log: Log) -> None:
+    """Where the model looks in one held-out text, whenever the log has a line: so an alignment is seen to come about.
+
+    It is for those who watch: where it goes wrong, that is said once, and training goes on.
+    """
+    wanted = due(run.step, config.log_every) or due(run.step, config.save_every) or over(run, config)
+    if not wanted or run.looked in (None, run.step) or not hasattr(task, "look"):
+        return
+    run.looked = run.step
+    eager = torch.compiler.set_stance("force_eager") if config.compile else nullcontext()  # once is not worth a graph
+    try:
+        with undisturbed(), at_rest(run.model), eager:
+            if found := task.look(run.model):
+                log.look(run.step, vars(found))
+    except (RegardError, RuntimeError, OSError) as error:
+        run.looked = None
+        log.say(f"warning: step {run.step} could not be looked at: {error}; training goes on")
 
 
 def better(value: float, best: float | None, metric: str) -> bool:
     """A NaN is never the best, not even the first."""
     if math.isnan(value):
         return False
-    return best is None or (value < best if metric in BETTER_LOWER else value > best)
+    return best is None or (value < best if metric.split("_")[-1] in BETTER_LOWER else value > best)
+
+
+def remember(run: Run, value: float, config: TrainConfig) -> None:
+    """A plateau: as many evaluations as are looked back on were all better than this one, so the rate is cut."""
+    full = len(run.recent) == config.recent
+    run.cuts += full and all(better(before, value, config.metric) for before in run.recent)
+    run.recent = [*run.recent, value][-config.recent :]
 
 
 @contextmanager

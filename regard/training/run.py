@@ -18,8 +18,8 @@ from regard.config import TrainConfig
 from regard.device import find_device
 from regard.errors import CheckpointError
 from regard.tasks import Task
+from regard.training import optim
 from regard.training.checkpoint import Snapshot
-from regard.training.optim import adamw
 from regard.training.state import layout, optimizer_tensors, pack, put_optimizers, put_rng, rng_tensors, unpack
 from regard.weights import Corrupt, Tensors, put_weights, weights
 
@@ -45,6 +45,10 @@ class Progress:
     best_step: int | None = None
     worse: int = 0
     """Evaluations since the best."""
+    recent: list[float] = field(default_factory=list)
+    """What the last of them gave, for the schedule "plateau"."""
+    cuts: int = 0
+    """How often it has cut the rate."""
     skipped: int = 0
     """Steps left out for their numbers, in a row."""
     rewinds: int = 0
@@ -68,6 +72,8 @@ class Run(Progress):
     carry: Any = None
     saved: tuple[int, int] | None = None
     """Step and last evaluation of the newest checkpoint on disk."""
+    looked: int | None = -1
+    """Step of the last look at a held-out text; None where it went wrong, and is left alone."""
     troubles: list[str] = field(default_factory=list)
     """What went wrong without stopping the training."""
 
@@ -90,9 +96,11 @@ def settle(config: TrainConfig) -> torch.device:
 
 
 def start(folder: Path, model: nn.Module, config: TrainConfig, *, device: torch.device, dim: int | None = None) -> Run:
-    """A run at step 0, on its device, with AdamW."""
+    """A run at step 0, on its device, with its optimizer."""
+    optim.check(config, dim)
     model.to(device).train()
-    return Run(folder=folder, model=model, optimizers={"adamw": adamw(model, config)}, device=device, dim=dim)
+    optimizers: dict[str, Optimizer] = {config.optimizer: optim.optimizer(model, config)}
+    return Run(folder=folder, model=model, optimizers=optimizers, device=device, dim=dim)
 
 
 def snapshot(run: Run, task: Task, config: TrainConfig) -> Snapshot:
@@ -115,13 +123,16 @@ def fingerprint(config: TrainConfig) -> str:
 
 def take_up(run: Run, saved: Snapshot, task: Task) -> None:
     """The run goes on where the snapshot was taken. One of another model or of other data is refused."""
-    state = saved.state
+    state = {"recent": [], "cuts": 0, **saved.state}  # older checkpoints knew of no plateau
     if not {"layout", "data"} <= state.keys():
         raise Corrupt(f"{run.checkpoints}: the checkpoint of step {state['step']} does not say what it is of")
     if state["layout"] != layout(run.model):
         raise CheckpointError(f"{run.folder}: its checkpoints are of another model; resume it with its own recipe.toml")
     if state["data"] != task.fingerprint:
         raise CheckpointError(f"{run.folder}: it was trained on other data; put that back, or train into a new folder")
+    if other := {name.split("/")[0] for name in saved.tensors["optimizer"]} - run.optimizers.keys():
+        what = f"{run.folder}: it was trained with {', '.join(sorted(other))}"
+        raise CheckpointError(f"{what}; resume it with its own recipe.toml, or train into a new folder")
     try:
         put_weights(run.model, saved.tensors["model"])
         put_optimizers(run.model, run.optimizers, saved.tensors["optimizer"])

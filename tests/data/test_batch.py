@@ -39,12 +39,14 @@ def padding(batches: list[Batch]) -> float:
     return sum(int((batch.source == PAD).sum() + (batch.target == PAD).sum()) for batch in batches) / cells
 
 
-@pytest.mark.parametrize("tokens", [64, 300, 4096, 1_000_000])
-def test_an_epoch_has_every_pair_once(store: Store, tokens: int) -> None:
-    batches = Batches(store, tokens=tokens, seed=3)
+@pytest.mark.parametrize(("tokens", "rows"), [(64, 0), (300, 0), (4096, 0), (1_000_000, 0), (300, 5), (1_000_000, 32)])
+def test_an_epoch_has_every_pair_once(store: Store, tokens: int, rows: int) -> None:
+    batches = Batches(store, tokens=tokens, rows=rows, seed=3)
     for epoch in (0, 5):
         steps = range(epoch * len(batches), (epoch + 1) * len(batches))
-        assert sorted(line for step in steps for line in batches.batch(step).ids) == list(range(1, COUNT + 1))
+        found = [batches.batch(step).ids for step in steps]
+        assert sorted(line for ids in found for line in ids) == list(range(1, COUNT + 1))
+        assert max(map(len, found)) <= (rows or COUNT)
 
 
 def test_runs_of_pairs_also_come_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,16 @@ def test_a_sentence_that_breaks_the_scheme_is_counted_or_refused(
         list(read_tagged([path], scheme=scheme, bad=BadLines(), on_bad="refuse"))
 
 
+@pytest.mark.parametrize(("scheme", "other"), [("iob2", "iob1"), ("iob1", "iob2")])
+def test_data_of_another_scheme_is_told_from_data_with_flaws(tmp_path: Path, scheme: Scheme, other: Scheme) -> None:
+    begin = {"iob1": "I", "iob2": "B"}[other]
+    path = write(tmp_path / "x", f"a {begin}-PER\n\nb O\n\nc {begin}-LOC\n")
+    told = rf'x: most sentences break {scheme.upper()} \(2 of 3 sentences skipped: .*; write task.scheme = "{other}"'
+    with pytest.raises(DataError, match=told):
+        list(read_tagged([path], scheme=scheme, bad=BadLines()))
+    assert len(list(read_tagged([path], scheme=other, bad=BadLines()))) == 3
+
+
 def test_a_sentence_may_not_begin_inside_an_entity(tmp_path: Path) -> None:
     path = write(tmp_path / "x", "a B-PER\n\nb I-PER\n")
     with pytest.raises(DataError, match="x, line 3: I-PER begins a sentence, which IOB2 does not allow: write B-PER"):

@@ -93,14 +93,32 @@ def test_labels_of_a_jsonl_may_be_numbers_or_truths(tmp_path: Path) -> None:
 
 def test_labels_are_sorted_numbers_by_their_size() -> None:
     def found(*labels: str) -> tuple[str, ...]:
-        return find_labels(Example(1, ("a",), label) for label in labels)
+        return find_labels((Example(1, ("a",), label) for label in labels), BadLines())
 
     assert found("b", "a", "b") == ("a", "b")
     assert found("10", "2", "-1", "x", "2") == ("-1", "2", "10", "x")
-    with pytest.raises(DataError, match="has the label 'yes' alone, and there is nothing to tell; name another column"):
+    with pytest.raises(DataError, match="the label 'yes' alone, and there is nothing to tell; name another column"):
         found("yes", "yes")
-    with pytest.raises(DataError, match="the training data has no label"):
-        found()
+
+
+SKIPPED: list[tuple[str, bytes, dict[str, Any], str]] = [
+    ("x.tsv", b"a\t1\ncaf\xe9\t0\nb\n", {},
+     r"x.tsv: the label '1' alone \(2 of 3 lines skipped: 1 not UTF-8 \(line 2\), 1 with wrong columns \(line 3\)\);"),
+    ("x.jsonl", b'{"s": "a", "l": 1}\n{"s": "b", "l"\n', {"texts": ("s",), "label": "l"}, "1 not JSON .line 2..;"),
+    ("x.csv", b'a,1\n"b,0\n', {}, "1 with wrong columns .line 2..; mend these lines, or name other columns by data.t"),
+    ("x.tsv", b"a\t1\nb\t0\n", {"texts": (9,)}, "no example is left .2 of 2 lines skipped: 2 with wrong columns"),
+    ("x.tsv", b"s\tl\n", {"texts": ("s",), "label": "l"}, "x.tsv: names of columns, and no example behind them; name"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "data", "how", "sentence"), SKIPPED)
+def test_labels_that_stand_in_bad_lines_are_missed_with_their_lines(
+    tmp_path: Path, name: str, data: bytes, how: dict[str, Any], sentence: str
+) -> None:
+    bad = BadLines()
+    settings: dict[str, Any] = {"texts": (0,), "label": 1, **how}
+    with pytest.raises(DataError, match=sentence):
+        find_labels(read_labelled([write(tmp_path, name, data)], **settings, bad=bad), bad)
 
 
 BAD: list[tuple[str, bytes, str, str]] = [

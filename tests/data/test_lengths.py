@@ -13,13 +13,16 @@ from regard.errors import ConfigError
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=80).map(np.array)
 
 
-@given(lengths, st.integers(40, 200), st.integers(0, 3))
-def test_an_epoch_shows_every_example_once_within_the_budget(sizes: np.ndarray, tokens: int, seed: int) -> None:
-    batches = Lengths(sizes, tokens=tokens, seed=seed)
+@given(lengths, st.integers(40, 200), st.integers(0, 5), st.integers(0, 3))
+def test_an_epoch_shows_every_example_once_within_the_budget(
+    sizes: np.ndarray, tokens: int, rows: int, seed: int
+) -> None:
+    batches = Lengths(sizes, tokens=tokens, rows=rows, seed=seed)
     for epoch in (0, 1):
         places = [batches.batch(epoch * len(batches) + turn) for turn in range(len(batches))]
         assert sorted(np.concatenate(places).tolist()) == list(range(len(sizes)))
         assert all(len(some) * sizes[some].max() <= tokens for some in places)
+        assert all(len(some) <= (rows or len(sizes)) for some in places)
     assert batches.epoch(len(batches)) == 1
 
 
@@ -56,3 +59,11 @@ def test_an_example_that_no_batch_can_hold_is_refused() -> None:
         ConfigError, match=r"train.tokens = 9 cannot hold the longest example of 12 tokens; write train"
     ):
         Lengths(np.array([3, 12]), tokens=9)
+
+
+def test_few_rows_are_still_of_similar_lengths() -> None:
+    sizes = np.arange(300) % 40 + 1
+    batches = Lengths(sizes, tokens=10**6, rows=8)
+    padding = [1 - sizes[some].mean() / sizes[some].max() for some in map(batches.batch, range(len(batches)))]
+    assert np.mean(padding) < 0.25
+    assert len(batches) <= 300 / 8 + 6, "and full, but for one of each band"

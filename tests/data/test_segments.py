@@ -211,10 +211,11 @@ def test_layouts_are_made_once_and_depend_on_the_seed(tmp_path: Path) -> None:
 
 def test_what_cannot_be_laid_out_is_refused(tmp_path: Path) -> None:
     documents, _ = corpus(tmp_path / "train", documents=1)
-    with pytest.raises(DataError, match=r"one document, but a random next segment comes from another .* blank lines"):
+    with pytest.raises(DataError, match=r"^train: one document, but a random next segment comes from another .* blank"):
         Layouts(documents, How(30), count=1, seed=0)
     with pytest.raises(ConfigError, match=r"train\.tokens = 100 cannot hold a sequence of 128 tokens; write"):
         rows(100, 128)
+    assert [rows(100, 10, most) for most in (0, 4, 99)] == [10, 4, 10]
     folder = tmp_path / "train" / "single-30-0.1-1-0"
     Layouts(documents, How(30, pairs=False), count=1, seed=0)
     (folder / "0").write_bytes(b"x" * (RECORD.itemsize + 1))

@@ -66,14 +66,14 @@ def test_an_answer_that_stands_elsewhere_is_found_at_the_nearest_place(tmp_path:
 def test_a_question_may_have_no_answer_where_that_is_allowed(tmp_path: Path, asked: dict[str, Any]) -> None:
     path = write(tmp_path / "x.json", asked)
     assert read(path, impossible=True)[0].answers == ()
-    with pytest.raises(DataError, match=r"question q1 has no answer .task.impossible = true allows that.; mend it"):
+    with pytest.raises(DataError, match=r"id q1 has no answer .task.impossible = true allows that.; mend it"):
         read(path)
 
 
 BAD = [
     (ask(answers=[{"text": "Zoe", "answer_start": 3}]), ABSENT, "q1 has the answer 'Zoe', which is not in its passage"),
-    (ask(answers=[{"text": " ", "answer_start": 3}]), NO_ANSWER, "question q1 has an empty answer; leave it out"),
-    (ask(question=" "), BLANK, "question q1 has an empty question; mend it, or set data.bad_lines"),
+    (ask(answers=[{"text": " ", "answer_start": 3}]), NO_ANSWER, "id q1 has an empty answer; leave it out"),
+    (ask(question=" "), BLANK, "id q1 has an empty question; mend it, or set data.bad_lines"),
     ({"question": "Who?"}, SHAPE, "id, question, answers or answer_start is missing: '.*Who.*'; mend it"),
     (ask(answers=[{"text": "in"}]), SHAPE, "answer_start is missing"),
     (7, SHAPE, "is missing: '7'"),
@@ -85,7 +85,8 @@ def test_a_bad_question_is_counted_or_refused(tmp_path: Path, asked: Any, kind: 
     path, bad = write(tmp_path / "x.json", ask(id="good"), asked), BadLines()
     assert [question.id for question in read_questions([path], bad=bad)] == ["good"]
     assert (bad.read, bad.counts) == (2, {kind: 1})
-    with pytest.raises(DataError, match=f"x.json, .* 2: .*{sentence}"):
+    assert str(bad) == f"1 of 2 questions skipped: 1 {kind} (question 2)"
+    with pytest.raises(DataError, match=f"x.json, question 2: .*{sentence}"):
         read(path)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from regard.data import stream as module
 from regard.data.store import Mapped
-from regard.data.stream import Piece, Stream, Windows, in_order, read_text
+from regard.data.stream import Excerpts, Lanes, Piece, Stream, Windows, in_order, read_text
 from regard.data.text import BadLines
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import ConfigError, DataError
@@ -107,11 +107,13 @@ def test_bad_lines_are_counted_or_refused(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
+    (tmp_path / "latin").write_bytes(b"caf\xe9\nn\xe9\n")
     (tmp_path / "half.xz").write_bytes(lzma.compress(b"text" * 99)[:40])
     for name, sentence in (
         ("nowhere", "nowhere: no such file; name one that is there"),
         (".", "a folder; name the files in it"),
         ("empty", "empty: empty; name a file with text in it"),
+        ("latin", "latin: no line of it is UTF-8; save it as UTF-8"),
         ("half.xz", r"half.xz: not a whole .xz file .*; compress it again"),
     ):
         with pytest.raises(DataError, match=sentence):
@@ -232,3 +234,104 @@ def test_windows_that_cannot_be(tmp_path: Path) -> None:
         ConfigError, match=r"train.tokens = 32 cannot hold a window of data.longest = 64; write train.t"
     ):
         Windows(counting(tmp_path, 400), window=64, tokens=32)
+
+
+# ---- context, lanes, parts
+
+
+def counted(batch: Excerpts) -> list[int]:
+    """The tokens that a batch predicts and counts; each has at least `context` before it, which are read."""
+    assert batch.text.shape[1] - 1 - batch.wanted.shape[1] == batch.context
+    return batch.wanted.flatten().tolist()
+
+
+@given(count=st.integers(2, 300), window=st.integers(2, 40), rows=st.integers(1, 5), data=st.data())
+def test_with_context_each_token_but_the_first_is_still_counted_once(
+    tmp_path_factory: pytest.TempPathFactory, count: int, window: int, rows: int, data: st.DataObject
+) -> None:
+    context = data.draw(st.integers(0, window - 1))
+    stream = counting(tmp_path_factory.mktemp("s"), count)
+    batches = list(in_order(stream, window=window, tokens=rows * window, context=context))
+    assert [token for batch in batches for token in counted(batch)] == list(range(1, count))
+    assert all(batch.text.shape[0] <= rows and batch.text.shape[1] <= window + 1 for batch in batches)
+    assert [batch.context for batch in batches] == [0] + [context] * (len(batches) - 1)
+
+
+@given(count=st.integers(20, 400), rows=st.integers(1, 7), context=st.integers(0, 7), seed=st.integers(0, 9))
+def test_an_epoch_of_random_windows_with_context_counts_no_token_twice(
+    tmp_path_factory: pytest.TempPathFactory, count: int, rows: int, context: int, seed: int
+) -> None:
+    stream = counting(tmp_path_factory.mktemp("s"), count)
+    windows = Windows(stream, window=8, tokens=8, context=context, seed=seed)
+    found = [token for step in range(windows.count) for token in counted(windows.batch(step))]
+    assert sorted(found) == list(range(min(found), max(found) + 1))
+    assert len(found) > count - 16
+    assert windows.batch(0).tokens == 8 - context
+
+
+@given(
+    count=st.integers(200, 900),
+    rows=st.integers(1, 5),
+    world=st.integers(1, 3),
+    context=st.integers(0, 7),
+    seed=st.integers(0, 9),
+)
+def test_lanes_go_on_where_they_were_and_count_each_token_once(
+    tmp_path_factory: pytest.TempPathFactory, count: int, rows: int, world: int, context: int, seed: int
+) -> None:
+    stream = counting(tmp_path_factory.mktemp("s"), count)
+    lanes = Lanes(stream, window=8, tokens=8 * rows, context=context, seed=seed)
+    steps, stride = lanes.steps(world), 8 - context
+    for epoch in range(2):
+        turns = range(epoch * steps, (epoch + 1) * steps)
+        batches = [[lanes.batch(step, rank, world) for rank in range(world)] for step in turns]
+        starts = np.array([[start for batch in some for start in batch.ids] for some in batches])
+        assert starts.shape == (steps, rows * world)
+        assert (np.diff(starts, axis=0) == stride).all(), "each lane goes on"
+        assert (np.diff(starts, axis=1) == stride * steps).all(), "a lane begins where the one before it ends"
+        found = [token for some in batches for batch in some for token in counted(batch)]
+        assert sorted(found) == list(range(min(found), max(found) + 1)), "each token once"
+        left = count - 1 - context - len(found)
+        assert 0 <= left < stride * (rows * world + 1), "no more than a step is left out"
+        assert {batch.text.shape for some in batches for batch in some} == {(rows, 9)}
+    assert lanes.epoch(steps, world) == 1
+
+
+def test_lanes_that_go_on_begin_where_the_batch_before_ends(tmp_path: Path) -> None:
+    lanes = Lanes(counting(tmp_path, 3000), window=10, tokens=40, seed=3)
+    for step in range(2 * lanes.steps()):
+        goes_on = lanes.batch(step).ends == list(lanes.batch(step + 1).ids)
+        assert goes_on == ((step + 1) % lanes.steps() > 0)
+    overlapping = Lanes(lanes.stream, window=10, tokens=40, context=1)
+    assert overlapping.batch(0).ends != list(overlapping.batch(1).ids)
+
+
+def test_lanes_are_a_function_of_seed_and_step(tmp_path: Path) -> None:
+    stream = counting(tmp_path, 5000)
+    one, same, other = (Lanes(stream, window=10, tokens=30, seed=seed) for seed in (1, 1, 2))
+    assert one.batch(10**12).ids == same.batch(10**12).ids
+    assert {one.batch(one.steps() * epoch).ids for epoch in range(9)} != {one.batch(0).ids}
+    assert one.batch(0).ids != other.batch(0).ids
+    with pytest.raises(
+        DataError, match=r'has 49 windows of data.longest = 100, too few for data.order = "lanes" with 60 lanes; write'
+    ):
+        Lanes(stream, window=100, tokens=6000)
+    assert Lanes(stream, window=100, tokens=4900).steps() == 1, "as it says"
+
+
+def test_no_batch_has_more_rows_than_it_may(tmp_path: Path) -> None:
+    stream = counting(tmp_path, 500)
+    assert [Windows(stream, window=10, tokens=90, rows=rows).batch(0).text.shape[0] for rows in (0, 4, 99)] == [9, 4, 9]
+    assert Lanes(stream, window=10, tokens=90, rows=4).batch(0).text.shape[0] == 4
+
+
+@pytest.mark.parametrize("block", [2, 1 << 20])
+def test_parts_and_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(module, "BLOCK", block)
+    parts = counting(tmp_path, 103).parts(10)
+    assert [(len(part), int(part.read(np.array([0]), 1)[0, 0])) for part in parts] == [(10, 10 * i) for i in range(10)]
+    assert counting(tmp_path, 3).parts(10) == []
+    words, lines = tokenizer("char", "abc"), ["ab", "c", "", "abc"]
+    stream = Stream.build(tmp_path / "s", map(Piece, lines), words)
+    assert [words.decode(ids) for ids in stream.documents()] == lines
+    assert [words.decode(ids) for ids in stream.split(0.5)[1].documents()] == ["", "", "abc"]

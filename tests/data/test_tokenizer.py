@@ -60,6 +60,15 @@ def test_no_text_can_forge_a_mark(kind: Kind, text: str) -> None:
     assert not {PAD, BOS, EOS} & set(SMALL[kind].encode(text))
 
 
+def test_a_text_that_marks_its_unknown_words_has_one_entry_for_them(tmp_path: Path) -> None:
+    """As the Penn Treebank of language models does, and WikiText."""
+    made = Tokenizer.train(["a b <unk> a <unk> <unk> <eos> c"], kind="word", size=7)
+    assert made.tokens(range(made.size)) == [*SPECIAL, "a", "b", "c"]
+    assert made.encode("a <unk> never <eos>") == [4, UNK, UNK, UNK]
+    made.save(tmp_path / "tokenizer.json")
+    assert Tokenizer.load(tmp_path / "tokenizer.json").fingerprint == made.fingerprint
+
+
 @every_kind
 def test_many_are_encoded_as_one_by_one(kind: Kind) -> None:
     texts = [*TEXTS, "", "<eos> Übermut\0 \ud800", "x" * 1000]

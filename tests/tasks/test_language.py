@@ -34,7 +34,6 @@ from regard.tasks.language import (
     few_shot,
     generate,
     measure,
-    per_frame,
     score,
     streamed,
 )
@@ -366,14 +365,30 @@ def test_a_run_that_learnt_from_demonstrations_is_measured_by_their_number(tmp_p
     assert {"loss", "perplexity"} < set(told)
 
 
-def test_what_a_frame_costs_is_the_cost_of_its_words() -> None:
-    words = Tokenizer.train([music.WORDS], kind="word", size=100)
-    assert words.size == 4 + 88 + 1
+@pytest.mark.parametrize(("kind", "size"), [("word", 100), ("bpe", 300), ("char", 30)])
+def test_what_a_frame_costs_is_the_cost_of_all_its_words(kind: Any, size: int, tmp_path: Path) -> None:
+    words = Tokenizer.train([music.WORDS], kind=kind, size=size)
     model, texts = gpt(words.size), ["60 64 . 60 . .", ". 21 108 ."]
-    lines = [one_pass(model, [EOS, *words.encode(text)]) for text in texts]
-    found = per_frame(model, words, texts)
-    assert found == pytest.approx(-(sum(lines[0][3:]) + sum(lines[1][1:])) / 3, rel=1e-4)
-    assert "mean of 3 frames, the first of each piece not counted" in found.definition
+    held = Stream.build(tmp_path / "s", map(Piece, texts), words)
+    line = one_pass(model, [*words.encode(texts[0]), EOS, *words.encode(texts[1])])
+    found = measure(model, words, held, window=24, stop=music.STOP)
+    if len(line) <= 24:
+        assert found["frame_loss"] == pytest.approx(-sum(line) / 5, rel=1e-4)
+    assert found["frame_loss"] == pytest.approx(found["loss"] * len(line) / 5, rel=1e-6)
+    told = f"to a frame, of which there are 5 in {len(line)} tokens, all windows of 24 that do not overlap: notes"
+    assert told in found["frame_loss"].definition  # type: ignore[attr-defined]
+    assert "frame_loss" not in measure(model, words, held, window=24)
+
+
+@pytest.mark.data("poly_music")
+def test_a_run_on_music_is_measured_by_the_frame(data_dir: Callable[[str], Path], tmp_path: Path) -> None:
+    file = [str(data_dir("poly_music") / "JSB_Chorales.mat")]
+    values = merge(read_toml(find_recipe("chorales")), {"data": dict.fromkeys(("train", "valid", "test"), file)})
+    train = {"steps": 1, "device": "cpu", "metric": "frame_loss"}
+    tiny.train(tmp_path / "run", merge(values, {"model": {"dim": 8, "heads": 1, "layers": 1}, "train": train}))
+    told = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert told["frame_loss"]["value"] == pytest.approx(told["loss"]["value"] * 23167 / 4725, rel=1e-6)
+    assert "4725" in told["frame_loss"]["definition"]
 
 
 # ---- a model that came without a vocabulary

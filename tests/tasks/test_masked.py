@@ -198,6 +198,9 @@ def test_evaluation_is_the_loss_over_all_batches(make: Callable[..., Masked], mo
     assert all(isinstance(value, Measure) for value in found.values())
     how = (task.tokenizer, task.settings, task.longest, task.tokens)
     batches = list(in_order(task.held["valid"], *how))
+    random = torch.cat([batch.random for batch in batches]).float().mean().item()
+    blind = f"; the commoner answer alone gives {100 * max(random, 1 - random):.1f}"
+    assert found["next_accuracy"].definition.endswith(blind)  # type: ignore[attr-defined]
     places = sorted(place for batch in batches for place in batch.ids)
     assert places == list(range(len(places)))
     sequences = layouts_of(task.held["valid"], task.settings, task.longest, 1, 0).lengths(0)
@@ -267,10 +270,11 @@ def test_filling_does_not_depend_on_the_company(make: Callable[..., Masked]) -> 
 
 
 def test_marks_are_never_guessed() -> None:
-    (answer,) = fill(bert(), TOKENIZER, ["<mask>"], top=TOKENIZER.size - 5)
+    (answer,) = fill(bert(), TOKENIZER, ["<mask>"], top=100_000)
     pieces = {guess.piece for guess in answer.guesses[0]}
     assert not pieces & {"<pad>", "<bos>", "<eos>", "<unk>", "<mask>"}
     assert len(pieces) == TOKENIZER.size - 5
+    assert min(guess.probability for guess in answer.guesses[0]) > 0
 
 
 def test_what_cannot_be_filled_is_refused() -> None:

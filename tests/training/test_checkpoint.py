@@ -320,6 +320,18 @@ def assert_nothing_wrong_is_loaded(trained: Path, folder: Path, number: int) -> 
     assert loaded.state == good[path.name].state
 
 
+def test_a_checkpoint_that_knows_of_no_plateau_is_none_the_worse(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    run = toy.fresh(tmp_path / "run", toy.config())
+    newest = found(run.checkpoints)[-1]
+    state = json.loads((newest / "state.json").read_bytes())
+    (newest / "state.json").write_text(json.dumps({k: v for k, v in state.items() if k not in ("recent", "cuts")}))
+    files = {p.name: checkpoint._entry(p.read_bytes()) for p in newest.iterdir() if p.name != "manifest.json"}
+    seal(newest, files)
+    resume(run, toy.Toy(), toy.config(), pytest.fail)
+    assert (run.step, run.recent, run.cuts) == (state["step"], [], 0)
+
+
 @pytest.mark.parametrize("number", range(20))
 def test_damage_is_seen(trained: Path, tmp_path: Path, number: int) -> None:
     assert_nothing_wrong_is_loaded(trained, tmp_path / "run", number)

@@ -22,6 +22,7 @@ from regard.training.log import read_metrics
 from regard.training.stop import Interrupted, Stop
 
 ROOT = Path(__file__).parents[2]
+PLATEAU = {"schedule": "plateau", "recent": 1, "evaluate_every": 2, "optimizer": "rmsprop", "rate": 0.1}
 TIMES = {"seconds", "tokens_per_second", "seconds_per_step"}
 
 
@@ -63,7 +64,7 @@ def told(step: int, *numbers: signal.Signals) -> toy.Toy:
     return task
 
 
-@pytest.mark.parametrize("changes", [{}, {"accumulate": 3}, {"schedule": "noam", "final": "average"}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 3}, {"schedule": "noam", "final": "average"}, PLATEAU], ids=str)
 @pytest.mark.parametrize("stop", [1, 8, 11, 19])
 def test_twenty_steps_are_some_and_the_rest(
     tmp_path: Path, undisturbed: Callable[..., dict[str, Any]], stop: int, changes: dict[str, Any]

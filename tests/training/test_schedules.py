@@ -1,4 +1,4 @@
-"""Learning rates against their closed forms, and who gets weight decay."""
+"""Learning rates against their closed forms, optimizers against theirs, and who gets weight decay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import toy
 
 from regard.config import TrainConfig
 from regard.errors import ConfigError
-from regard.training.optim import SCHEDULES, adamw, rate
+from regard.training.optim import OPTIMIZERS, SCHEDULES, check, optimizer, rate
 
 
 def at(step: int, dim: int | None = None, **settings: Any) -> float:
@@ -55,6 +55,16 @@ def test_constant_is_constant_after_the_warm_up() -> None:
     assert [at(s, schedule="constant", rate=1.0, warmup=4) for s in (1, 2, 4, 5, 999)] == [0.25, 0.5, 1, 1, 1]
 
 
+def test_drops_divide_after_given_steps() -> None:
+    how: dict[str, Any] = {"schedule": "drops", "rate": 8.0, "warmup": 4, "drops": (10, 20), "factor": 2}
+    assert [at(s, **how) for s in (1, 4, 10, 11, 20, 21, 999)] == [2, 8, 8, 4, 4, 2, 2]
+
+
+def test_a_plateau_is_constant_between_cuts() -> None:
+    config = TrainConfig(schedule="plateau", rate=8.0, warmup=4, factor=4)
+    assert [rate(s, config, cuts=c) for s, c in ((1, 0), (4, 0), (99, 0), (99, 1), (999, 2))] == [2, 8, 8, 2, 0.5]
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_without_warm_up_the_first_step_has_the_full_rate(schedule: str) -> None:
     assert at(1, 1, schedule=schedule, rate=3.0, warmup=0, steps=10_000) == pytest.approx(3.0, rel=2e-4)
@@ -62,11 +72,11 @@ def test_without_warm_up_the_first_step_has_the_full_rate(schedule: str) -> None
 
 def test_decay_pulls_on_matrices_only() -> None:
     model = toy.Bigram()
-    optimizer = adamw(model, TrainConfig(rate=0.1, decay=0.5))
+    adamw = optimizer(model, TrainConfig(rate=0.1, decay=0.5))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
+    adamw.step()
     for name, parameter in model.named_parameters():
         expected = before[name] * (0.95 if parameter.ndim >= 2 else 1)
         torch.testing.assert_close(parameter.detach(), expected)
@@ -75,6 +85,54 @@ def test_decay_pulls_on_matrices_only() -> None:
 def test_parameters_that_do_not_learn_are_left_out() -> None:
     model = toy.Bigram()
     model.hidden.requires_grad_(False)
-    held = {id(p) for group in adamw(model, TrainConfig()).param_groups for p in group["params"]}
+    held = {id(p) for group in optimizer(model, TrainConfig()).param_groups for p in group["params"]}
     assert held == {id(p) for p in model.parameters() if p.requires_grad}
-    assert adamw(model, TrainConfig()).defaults["fused"] is True
+    assert optimizer(model, TrainConfig()).defaults["fused"] is True
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_optimizer_makes_the_step_that_it_is_named_for(name: str) -> None:
+    """The first of gradients g, whatever came before: its closed form."""
+    model = torch.nn.Linear(3, 2, bias=False)
+    made = optimizer(model, TrainConfig(optimizer=name, rate=0.5))
+    before, g = model.weight.detach().clone(), torch.tensor([[1.0, -2.0, 3.0], [0.5, -0.25, 4.0]])
+    model.weight.grad = g.clone()
+    made.step()
+    steps = {"adamw": g.sign(), "sgd": g, "rmsprop": g / (0.01 * g**2).sqrt(), "adagrad": g.sign()}
+    torch.testing.assert_close(model.weight.detach(), before - 0.5 * steps[name])
+    assert name in repr(type(made)).lower()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"schedule": "plateau", "evaluate_every": 0},
+            'train.schedule = "plateau" looks at evaluations, but train.evaluate_every = 0 makes none on the way; '
+            "write for example evaluate_every = 1000",
+        ),
+        (
+            {"schedule": "drops"},
+            'train.schedule = "drops" needs steps to drop at; write for example drops = [1000, 2000]',
+        ),
+        (
+            {"schedule": "cosine", "drops": (3,)},
+            'train.drops: the schedule "cosine" has none; write schedule = "drops"',
+        ),
+        (
+            {"optimizer": "sgd", "betas": (0.9, 0.9)},
+            'train.betas: the optimizer "sgd" has none; leave it out',
+        ),
+        ({"optimizer": "sgd", "epsilon": 0.1}, 'train.epsilon: the optimizer "sgd" has none; leave it out'),
+    ],
+)
+def test_what_nobody_would_read_or_nothing_can_be_made_of_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check(TrainConfig(**settings))
+    assert str(error.value) == sentence
+
+
+def test_usual_settings_are_nobodys() -> None:
+    for name in OPTIMIZERS:
+        check(TrainConfig(optimizer=name, betas=(0.9, 0.98)))
+    check(TrainConfig(optimizer="rmsprop", epsilon=0.1))

@@ -20,7 +20,7 @@ from regard.training import Run, loop, settle, start, train
 from regard.training.checkpoint import average, path_of
 from regard.training.flops import flops_per_token
 from regard.training.log import read_metrics
-from regard.training.loop import scale
+from regard.training.loop import better, scale
 from regard.training.state import rng_tensors
 from regard.weights import load_weights, weights
 
@@ -91,6 +91,45 @@ def test_training_stops_when_it_gets_no_better_and_keeps_the_best(
     for name, tensor in load_weights(tmp_path / "model.safetensors").items():
         assert torch.equal(tensor, expected[name])
         assert torch.equal(tensor, weights(run.model)[name])
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "cuts"),
+    [
+        ("loss", [9, 8, 7, 8, 8, 8, 9, 9.5, 9.5, 8], [0, 0, 0, 0, 0, 0, 1, 2, 2, 2]),
+        ("accuracy", [1, 2, 3, 2, 1.5, 1.5, 1, 4, 3, 2], [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]),
+        ("loss", [3, 2, 1, math.nan, 5, 6, 7, 8, 9, 1], [0, 0, 0, 0, 0, 0, 0, 1, 2, 2]),
+    ],
+)
+def test_a_plateau_is_an_evaluation_worse_than_each_of_the_last(
+    tmp_path: Path, metric: str, values: list[float], cuts: list[int]
+) -> None:
+    """Worse than all of the last three, of which there must be three; as good as one of them is good enough."""
+    how = {"schedule": "plateau", "recent": 3, "factor": 4.0, "warmup": 0, "rate": 0.5, "metric": metric}
+    toy.go(tmp_path, Scripted(values, metric), **how, evaluate_every=2, log_every=1)
+    rates = {line["step"]: line["rate"] for line in read_metrics(tmp_path / "metrics.jsonl") if "rate" in line}
+    assert [rates[step] for step in range(3, 21, 2)] == [0.5 / 4**number for number in cuts[:-1]]
+
+
+@pytest.mark.parametrize("name", ["loss", "free_perplexity", "masked_loss", "bits", "squared_error"])
+def test_names_say_what_is_better_lower(name: str) -> None:
+    assert better(1.0, 2.0, name)
+    assert not better(2.0, 1.0, name)
+    assert better(2.0, 1.0, "accuracy")
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.05])
+def test_what_moves_the_weights_is_the_clipped_gradient(tmp_path: Path, clip: float) -> None:
+    """With plain gradient descent a step is as long as the gradient times the rate: clipped after it was made."""
+    how = {"optimizer": "sgd", "rate": 0.25, "warmup": 0, "schedule": "constant", "clip": clip, "steps": 1}
+    fresh = weights(toy.fresh(tmp_path, toy.config(**how)).model)
+    before = {name: tensor.clone() for name, tensor in fresh.items()}
+    run = toy.go(tmp_path, **how, log_every=1)
+    learnt = dict(run.model.named_parameters())
+    moved = torch.cat([(tensor.detach() - before[name]).flatten() for name, tensor in learnt.items()]).norm().item()
+    (line,) = (line for line in read_metrics(tmp_path / "metrics.jsonl") if "norm" in line)
+    assert line["norm"] > 0.1
+    assert moved == pytest.approx(0.25 * (clip or line["norm"]), rel=1e-4)
 
 
 def test_final_weights_are_the_last_or_the_mean_of_the_last(tmp_path: Path) -> None:
@@ -240,7 +279,6 @@ def test_deterministic_asks_pytorch_for_it(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_schedule_that_cannot_be_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     config = toy.config(schedule="noam")
-    run = start(tmp_path / "run", toy.Bigram(), config, device=settle(config))
     with pytest.raises(ConfigError, match="noam needs a model with a width"):
-        train(run, toy.Toy(), config)
+        start(tmp_path / "run", toy.Bigram(), config, device=settle(config))
     assert not (tmp_path / "run").exists()
