@@ -79,10 +79,13 @@ def resume(folder: Path, console: Console) -> dict[str, float]:
 
 
 def _whole(recipe: Recipe) -> Recipe:
-    """A recipe with data of its own, and with the settings of the model that it begins with."""
+    """A recipe with data of its own, that can be trained, with the settings of the model that it begins with."""
     if NOWHERE in recipe.data.train:
         what = f'data.train = "{NOWHERE}": the recipe is that of a run that was imported, and has no data of its own'
         raise ConfigError(f"{what}; name yours with --data.train FILE, and begin with the run by --train.begin RUN")
+    if recipe.train.schedule == "plateau" and not has(recipe.data, "valid"):
+        what = 'train.schedule = "plateau" looks at evaluations, but there is no validation split'
+        raise ConfigError(f"{what}; name its files with --data.valid FILE")
     return completed(recipe, read_run(begun(recipe))) if recipe.train.begin else recipe
 
 
@@ -169,12 +172,13 @@ def rehearse(recipe: Recipe, console: Console) -> None:
         with _counting(console) as (begun, count):
             recipe, task = prepare(recipe, Path(scratch), begun, count)
         run = _begin(recipe, Path(scratch), say)
-        typical = _seconds_a_step(run, task, recipe)
+        typical, wanted = _few_steps(run, task, recipe)
         batch = task.batch("train", 0)
         size, steps = sum(p.numel() for p in run.model.parameters()), recipe.train.steps
         say(f"parameters    {size:,}")
-        say(f"vocabulary    {recipe.model.vocab:,}")  # type: ignore[attr-defined]
-        say(f"first batch   {_shapes(batch)}; {batch.tokens:,} to predict")
+        if (vocab := recipe.model.vocab) is not None:  # type: ignore[attr-defined]
+            say(f"vocabulary    {vocab:,}")
+        say(f"first batch   {_shapes(batch)}; {wanted:,} to predict a step")
         say(f"batches       {1 / task.epoch(1):,.0f} an epoch; {steps:,} steps are {task.epoch(steps):.1f} epochs")
         say(f"memory        {_peak(run.device) / 2**20:,.0f} MiB at the peak")
         say(f"time          {typical * 1e3:.0f} ms a step: about {clock(steps * typical)} without evaluations")
@@ -182,24 +186,24 @@ def rehearse(recipe: Recipe, console: Console) -> None:
 
 def _shapes(batch: Any) -> str:
     tables = {name: table.shape for name, table in vars(batch).items() if isinstance(table, torch.Tensor)}
-    return ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in tables.items() if len(shape) == 2)
+    return ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in tables.items() if len(shape) > 1)
 
 
-def _seconds_a_step(run: Run, task: Task, recipe: Recipe) -> float:
-    """The median of a few, for the first one warms up."""
+def _few_steps(run: Run, task: Task, recipe: Recipe) -> tuple[float, int]:
+    """Seconds of a step, the median of a few, for the first one warms up; and what the first had to predict."""
     if recipe.train.compile:
         loop.compile_in_place(run.model)
-    feed, times = loop.Feed(run, task), []
+    feed, times, counts = loop.Feed(run, task), [], []
     for _ in range(min(6, recipe.train.steps)):
         before = time.perf_counter()
         sums, _, _ = loop.gradients(run, task, recipe.train, feed)
         sums["norm"] = loop.scale(run, sums["count"], recipe.train.clip)
-        loop.read(sums)
+        counts.append(int(loop.read(sums)["count"]))
         loop.update(run, recipe.train)
         run.model.zero_grad()
         run.step += 1
         times.append(time.perf_counter() - before)
-    return sorted(times)[len(times) // 2]
+    return sorted(times)[len(times) // 2], counts[0]
 
 
 def _peak(device: torch.device) -> int:
@@ -220,14 +224,14 @@ def _sayer(console: Console) -> Say:
 
 @contextmanager
 def _counting(console: Console) -> Iterator[tuple[Say, Callable[[int], None]]]:
-    """Says what is begun and counts pairs: in place on a terminal, else with a plain line now and then."""
+    """Says what is begun and how far it is: in place on a terminal, else with a plain line now and then."""
     say, last = _sayer(console), time.monotonic()
 
-    def count(pairs: int) -> None:
+    def count(done: int) -> None:
         nonlocal last
-        status.update(f"{pairs:,} pairs")
+        status.update(f"{done:,} so far")
         if not console.is_terminal and time.monotonic() - last >= PATIENCE:
-            say(f"{pairs:,} pairs so far")
+            say(f"{done:,} so far")
             last = time.monotonic()
 
     with console.status("getting ready") as status:

@@ -79,8 +79,9 @@ def test_help_says_how_and_shows_an_example(verb: str, said: Said) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("demo", "train", "serve")])
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("demo", "train", "serve", "fetch")])
 def test_the_example_of_help_works(verb: str, said: Said, home: Path) -> None:
+    """But for what takes minutes, has no end, or needs the net (data/test_fetch.py has a server for it)."""
     if verb == "import":
         export_folder(made("gpt", context=64), home / "distilbert-tiny")
     first, *words = shlex.split(VERBS[verb].example)

@@ -59,6 +59,10 @@ def recipe(**settings: Any) -> Recipe:
         ({"model": {"size": "bsae"}}, "model.size: no size 'bsae'; did you mean 'base'?"),
         ({"model": {"size": ["base"]}}, "model.size: no size \"['base']\"; did you mean 'base'?"),
         ({"model": {"dim": 30, "heads": 4}}, "model.heads: dim=30 does not divide into heads=4; try heads=3"),
+        (
+            {"model": {"dim": 30}},
+            "model.heads: dim=30 does not divide into heads=8, which stands where it is left out; try heads=6",
+        ),
         ({"train": {"steps": 0}}, "train.steps: must be greater than or equal to 1, but it is 0"),
         ({"train": {"rate": 0}}, "train.rate: must be greater than 0, but it is 0"),
         ({"train": {"rate": float("nan")}}, "train.rate: must be a finite number, but it is NaN"),

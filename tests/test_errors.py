@@ -49,6 +49,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
         ("train", "train what? Name a recipe or a TOML file"),
         ("train dmeo", "no recipe 'dmeo'; did you mean 'demo'?"),
         ("train demo extra", "'extra': one recipe at a time"),
+        ("train shakespeare --data.apart maybe", "--data.apart is true or false, but 'maybe' came; write --data.apart"),
         ("train demo --train.setps 5", "train.setps: no such setting; did you mean 'steps'?"),
         ("train demo --setps 5", "--setps: no such setting; did you mean --train.steps?"),
         ("train demo --xyzzy 5", "--xyzzy: no such setting; settings are written --section.key"),

@@ -273,7 +273,7 @@ def test_long_preparations_say_how_far_they_are(tmp_path: Path, monkeypatch: pyt
     with (tmp_path / "said").open("w") as file:
         run.start(make_recipe(tiny.recipe(train={"steps": 1}), schema), tmp_path / "run", Console(file=file))
     said = (tmp_path / "said").read_text("utf-8")
-    assert "1,500 pairs so far" in said
+    assert "1,500 so far" in said
     assert "evaluating on test: 24 of 24" in said
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -189,10 +191,26 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_streaming_writes_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    for how in (["--beam", "1"], ["--sample", "--seed", "3"]):
+    for how in ([], ["--beam", "1"], ["--sample", "--seed", "3"]):
         plain = asked(capsys, "the cat", "--longest", "9", *how)
         assert asked(capsys, "the cat", "--longest", "9", *how, "--stream") == plain
         assert plain.startswith("the cat")
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        (["--beam", "4"], "decode.beam = 4: a beam knows its words only at the end; write beam = 1 or sample"),
+        (["--coverage", "1"], "decode.coverage = 1.0: there is no source that could be covered; write 0"),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused_before_a_word_is_said(
+    how: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(trained("language")), "the cat", "--stream", *how]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.strip() == ""
+    assert sentence in printed.err
 
 
 def test_choices_are_ranked_by_their_likelihood(capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,6 +226,24 @@ def test_demonstrations_stand_before_the_question(capsys: pytest.CaptureFixture[
     (tmp_path / "shots.tsv").write_text("a b", "utf-8")
     assert main(["predict", str(trained("language")), "e", "--shots", str(tmp_path / "shots.tsv")]) == 3
     assert "line 1: no tab; write a question, a tab and its answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (None, "shots.tsv: no such file; name one that is there"),
+        (b"", "shots.tsv: empty; name a file"),
+        (b"a\tb\n\xff\tb\n", "shots.tsv, line 2: not UTF-8; save it as UTF-8"),
+    ],
+)
+def test_demonstrations_that_cannot_be_read(
+    data: bytes | None, sentence: str, told: Callable[..., str], tmp_path: Path
+) -> None:
+    if data is not None:
+        (tmp_path / "shots.tsv").write_bytes(data)
+    found = told(3, "predict", trained("language"), "e", "--shots", tmp_path / "shots.tsv")
+    assert sentence in found
+    assert "Errno" not in found
 
 
 # ---- beginning with another run
@@ -272,6 +308,8 @@ def test_of_a_run_of_another_system_only_the_tokenizer_can_be_had(tmp_path: Path
     ):
         run.start(beginning("gpt label", "recurrent", GPT), tmp_path / "run", QUIET)
     assert begun_with(beginning("gpt label", "recurrent", GPT, fresh=True))["dim"] == GPT["dim"]
+    with pytest.raises(ConfigError, match=r"is a gpt; begin with a bert, or write train\.fresh = true"):
+        run.start(beginning("tag", "language", BERT), tmp_path / "run", QUIET)
 
 
 def test_a_run_that_has_not_learnt_to_sum_up_leaves_that_to_the_recipe() -> None:
@@ -327,6 +365,34 @@ def test_the_recipe_of_an_imported_run_has_no_data(tmp_path: Path) -> None:
         run.start(imported, tmp_path / "run", QUIET)
 
 
+def test_tags_that_tell_nothing_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.txt"
+    file.write_text("the O\ncat O\n\nsat O\n\na I-X\n", "utf-8")
+    recipe = values("tag", "bert", "tagged.txt", BERT, data={"train": [str(file)]})
+    with pytest.raises(
+        DataError, match=r"x\.txt: the tag 'O' alone \(1 of 3 sentences skipped: .*; name another column by data\.tag"
+    ):
+        prepare(make_recipe(recipe, schema), tmp_path / "run")
+    recipe["data"]["labels"] = ["O"]
+    with pytest.raises(DataError, match=r"x\.txt: the tag 'O' alone, and there .* two or more in data\.labels"):
+        prepare(make_recipe(recipe, schema), tmp_path / "run")
+
+
+def test_bad_lines_are_told_where_no_label_is_left(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_bytes(b"a\t1\ncaf\xe9\t0\n")
+    recipe = values("classify", "bert", "labelled.tsv", BERT, data={"train": [str(tmp_path / "x.tsv")]})
+    with pytest.raises(DataError, match=r"the label '1' alone \(1 of 2 lines skipped: 1 not UTF-8 \(line 2\)\)"):
+        prepare(make_recipe(recipe, schema), tmp_path / "run")
+
+
+def test_a_rehearsal_tells_what_is_predicted() -> None:
+    """Windows, not the tokens in them."""
+    printed = io.StringIO()
+    run.rehearse(make_recipe(RECIPES["span"], schema), Console(file=printed, width=300))
+    (rows,) = re.findall(r"words (\d+) × ", printed.getvalue())
+    assert f"; {rows} to predict a step" in printed.getvalue()
+
+
 def test_a_gpt_gets_the_marks_that_it_lacks(tmp_path: Path) -> None:
     recipe = make_recipe({**RECIPES["gpt label"], "train": {**TRAIN, "begin": str(trained("language"))}}, schema)
     recipe, _ = prepare(recipe, tmp_path)
@@ -365,13 +431,34 @@ def test_what_cannot_be_is_refused(change: dict[str, Any], error: type, sentence
     [
         ("language", "a" * 60, r"^input 1 has 60 tokens, but this model reads at most 48; write a shorter prompt$"),
         ("masked", "no mask", r"^input 1 has no mask; write <mask> where a word is to be guessed$"),
-        ("number", "one text", r"^input 1 has 1; this model was trained on 2 texts with a tab between them$"),
+        ("number", "one text", r"^input 1 has 1 text; this model was trained on 2 texts with a tab between them$"),
+        ("label", "a\tb", r"^input 1 has 2 texts; this model was trained on one text without a tab$"),
         ("span", "who sat ?", r"^input 1 is no question; write the question, a tab and the passage to look in$"),
     ],
 )
 def test_what_cannot_be_answered(name: str, text: str, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         pipeline(name).check(text)
+
+
+@every
+def test_what_is_no_text_is_refused_at_the_entrance(name: str) -> None:
+    with pytest.raises(DataError, match=r"^5 came, where an input or a list of inputs was wanted; put a text in quot"):
+        pipeline(name)(5)  # type: ignore[call-overload]
+    for given, shown in (([ASKED[name], 5], "2 is 5"), ([["a", None]], r"1 is \['a', None\]"), ([None], "1 is None")):
+        with pytest.raises(DataError, match=f"^input {shown}, where text was wanted; put it in quotes$"):
+            pipeline(name)(given)
+
+
+def test_a_question_has_one_passage() -> None:
+    with pytest.raises(DataError, match=r"^input 1 has 3 texts; give question and passage$"):
+        pipeline("span")([["who sat ?", TEXT, TEXT]])
+
+
+def test_a_classifier_that_looks_back_names_its_last_row_by_the_label() -> None:
+    model = pipeline("gpt label")
+    trace = model.look(ASKED["gpt label"])
+    assert trace.target[-1] == model(ASKED["gpt label"]).label
 
 
 @pytest.mark.parametrize("context", [2, 3, 4, 11])
@@ -387,3 +474,65 @@ def test_the_doctor_asks_what_fits_into_a_context(
     excused = {name for name, row in rows.items() if "exempt" in row}
     assert excused == {name for name, law in LAWS.items() if law.room > context}
     assert "apart" in rows["answers"]
+
+
+# ---- how many examples a batch has, how a text is read, and what is counted of it
+
+
+@every
+def test_no_batch_has_more_examples_than_it_may(name: str, tmp_path: Path) -> None:
+    recipe = make_recipe({**RECIPES[name], "train": {**TRAIN, "rows": 2}}, schema)
+    _, task = prepare(recipe, tmp_path)
+    assert max(len(task.batch("train", step).ids) for step in range(4)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("system", "model", "data", "counted", "definition"),
+    [
+        ("recurrent", {"dim": 12, "embedding": 8}, {"order": "lanes"}, "every", "each given all before it, the state"),
+        ("gpt", GPT, {"context": 24}, "every", "each given the 24 before it or more, in windows of 32 that overlap"),
+        ("gpt", GPT, {"order": "lanes", "context": 8}, "official", "the first 9 tokens of the text and what does not"),
+        ("recurrent", {"dim": 12, "embedding": 8}, {"documents": "line"}, "last_word", "of the last word of 3 lines"),
+    ],
+)
+def test_a_run_is_measured_as_its_task_measures(
+    system: str, model: dict[str, Any], data: dict[str, Any], counted: str, definition: str, tmp_path: Path
+) -> None:
+    file = "labelled.tsv" if counted == "last_word" else "stream.txt"
+    recipe = values("language", system, file, model, tokens={"kind": "char"}, data=data, task={"counted": counted})
+    if counted == "last_word":
+        (tmp_path / "lines.txt").write_text("\n".join(TEXT.split(" . ")[:3]), "utf-8")
+        recipe["data"] |= {split: [str(tmp_path / "lines.txt")] for split in ("valid", "test")}
+    run.start(make_recipe(recipe, schema), tmp_path / "run", QUIET)
+    found = run.evaluate(tmp_path / "run", QUIET)
+    last = json.loads(next((tmp_path / "run" / "checkpoints").iterdir()).joinpath("state.json").read_bytes())
+    assert last["metrics"] == pytest.approx(dict(found), rel=1e-4)
+    assert definition in found["loss"].definition  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"data": {"context": 32}},
+            r"data\.context = 32 leaves nothing to count of windows of data\.longest = 32; write a smaller one",
+        ),
+        (
+            {"task": {"counted": "last_word"}},
+            r'task\.counted = "last_word" is of lines, but data\.documents = "file"; write documents = "line"',
+        ),
+        (
+            {"task": {"counted": "last_word"}, "data": {"documents": "line"}, "train": {"metric": "bits"}},
+            r"train\.metric: the task measures no 'bits'",
+        ),
+        (
+            {"data": {"valid": []}, "train": {"schedule": "plateau"}},
+            r'train\.schedule = "plateau" looks at evaluations, but there is no validation split; name its files with',
+        ),
+    ],
+)
+def test_readings_that_cannot_be(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    recipe = values("language", "gpt", "stream.txt", GPT, tokens={"kind": "char"}, **changes)
+    with pytest.raises(ConfigError, match=sentence):
+        run.start(make_recipe(recipe, schema), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()

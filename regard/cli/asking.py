@@ -70,6 +70,9 @@ def _print_measures(report: dict[str, dict[str, Any]]) -> None:
 
 
 class PredictOptions(DecodeConfig):
+    input: str = ""
+    """A file of inputs that are numbers, instead of words or lines: x of an .npz, idx images, or the test split of a
+    .mat."""
     json_: bool = Field(False, alias="json")
     """One JSON object a line: source, answers, scores."""
     stream: bool = False
@@ -83,7 +86,8 @@ class PredictOptions(DecodeConfig):
     pooling: Literal["mean", "first"] = "mean"
     """What that vector is made of: the mean of all tokens, or the first."""
     choices: tuple[str, ...] = ()
-    """Continuations to rank by their likelihood, a token on average; of systems that go on with a text."""
+    """Continuations to rank by their likelihood, a token on average, each behind the input and a space; of systems that
+    go on with a text."""
     shots: str = ""
     """A file of demonstrations to put before each input: question, tab and answer on each line."""
     score: bool = False
@@ -98,13 +102,16 @@ def predict(argv: list[str]) -> None:
     from regard.pipeline.rewrite import load_rewriter
 
     model = load_rewriter(folder, device=options.device) if options.score else load(folder, device=options.device)
-    keyboard = not texts and sys.stdin.isatty()
+    if options.input and texts:
+        raise ConfigError(f"{texts[0]!r}: inputs come from {options.input}; leave out either")
+    given = model.inputs(Path(options.input)) if options.input else texts
+    keyboard = not given and sys.stdin.isatty()
     if keyboard:
         err.print("reading lines from the keyboard; end with Ctrl-D")
     at_once = 1 if options.stream or keyboard else AT_ONCE
     done = 0
     with nullcontext() if out.is_terminal else err.status("answering") as status:
-        for block in _blocks(_checked(texts or _lines(sys.stdin.buffer), model, options), at_once):
+        for block in _blocks(_checked(given or _lines(sys.stdin.buffer), model, options), at_once):
             if options.score:
                 _print_scores(model, block)  # type: ignore[arg-type]
             elif options.stream and not options.json_:

@@ -86,6 +86,9 @@ def _recipe_of(argv: list[str]) -> tuple[str, Recipe, TrainOptions]:
     whole = recipe_schema(str(values.get("system", "transformer")), schema, task_of(values))
     words, given = arguments(argv, TrainOptions, whole)
     if words[1:]:
+        before = argv[argv.index(words[1]) - 1]
+        if before.startswith("--") and before != "--":
+            raise ConfigError(f"{before} is true or false, but {words[1]!r} came; write {before}, or {before} false")
         raise ConfigError(f"{words[1]!r}: one recipe at a time; settings are written --section.key value")
     options = TrainOptions(**{key: given.pop(key) for key in list(given) if key in TrainOptions.model_fields})
     _refuse_unknown(given, whole)

@@ -20,12 +20,14 @@ class ReproduceOptions(Config):
     multi30k, length has copy and spoken."""
     cells: tuple[str, ...] = ()
     """Some cells of the table only."""
+    parts: tuple[str, ...] = ()
+    """Some of its data sets only, where a table has several."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = ()
     """Of the runs of each cell; those of the table when left out."""
     steps: int | None = Field(None, ge=1)
     """Train for so many steps instead of the recipe's."""
     quick: bool = False
-    """A few cells that tell the story, with one seed."""
+    """A part of the table that tells the story, with one seed."""
     side_by_side: int = Field(1, ge=1, le=64)
     """So many runs at a time, each in a process of its own, as suits a GPU."""
     device: str = "auto"
@@ -42,11 +44,11 @@ def reproduce(argv: list[str]) -> None:
     if len(words) != 1:
         raise ConfigError(f"reproduce what? Name one table: {' or '.join(STUDIES)}")
     data, study = find_study(words[0], options.data)
-    cells = study.choose(options.cells or (study.quick if options.quick else [cell.name for cell in study.cells]))
-    seeds = options.seeds or (study.seeds[:1] if options.quick else study.seeds)
+    study = study.brief() if options.quick else study
+    study = study.only(options.cells or (study.quick if options.quick else ()), options.parts)
     folder = Path(options.out or f"runs/{words[0]}-{data}")
     train = {"device": options.device} | ({"steps": options.steps} if options.steps else {})
-    jobs = list(study.jobs(cells, list(dict.fromkeys(seeds)), folder, train))
+    jobs = list(study.jobs(list(dict.fromkeys(options.seeds or study.seeds)), folder, train))
 
     from regard.reproduce.results import read
     from regard.reproduce.table import print_table, write_table

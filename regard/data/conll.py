@@ -54,6 +54,10 @@ def read_tagged(
                 yield Sentence(lines[0][0], words, tuple(to_iob2(tags)) if scheme == "iob1" else tags)
     if not bad.read:
         raise DataError(f"{bad.file}: no sentence; name a file with a word and its tag on every line")
+    if 2 * bad.counts.get(BROKEN, 0) > bad.read:
+        other = "iob2" if scheme == "iob1" else "iob1"
+        mend = f'write task.scheme = "{other}", or "plain" where tags mark no entities'
+        raise DataError(f"{bad.file}: most sentences break {scheme.upper()} ({bad}); {mend}")
 
 
 def _rows(

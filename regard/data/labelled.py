@@ -3,6 +3,10 @@
 A column goes by its number, counted from 0, or by its name; where one goes by its name, the first line holds names.
 A .tsv knows no quotes: whatever stands between two tabs is the text. A .csv has commas and quotes, unless there is a
 tab in its first line: some tables of tabs bear that name. Columns that nobody asks for may be there or not.
+Files with another ending are read where it is said what stands between their columns.
+
+Where there is one file for all, its examples are told apart by their texts (`in_fold`): the same text is always on the
+same side, however often and wherever it occurs.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from regard.data.text import COLUMNS, JSON, Bad, BadLines, OnBad, decoded, raw_lines, shortened, value_at
 from regard.errors import ConfigError, DataError, nearest
@@ -34,12 +39,18 @@ class Example(NamedTuple):
 
 
 def read_labelled(
-    files: Sequence[Path], *, texts: Sequence[Column], label: Column, bad: BadLines, on_bad: OnBad = "skip"
+    files: Sequence[Path],
+    *,
+    texts: Sequence[Column],
+    label: Column,
+    separator: str | None = None,
+    bad: BadLines,
+    on_bad: OnBad = "skip",
 ) -> Iterator[Example]:
     """Every example of every good line, file by file; the bad ones go to `bad`."""
     for path in files:
         bad.file = path.name
-        cells, begin = _cells(path, (*texts, label))
+        cells, begin = _cells(path, (*texts, label), separator)
         for number, raw in enumerate(raw_lines(path), 1):
             if number < begin:
                 continue
@@ -48,13 +59,28 @@ def read_labelled(
                 yield _example(number, cells(decoded(path, raw)))
             except Bad as error:
                 bad.add(error.kind, number, error.what, on_bad=on_bad)
+        if number < begin:
+            raise DataError(f"{path}: names of columns, and no example behind them; name a file with some")
 
 
-def find_labels(examples: Iterable[Example]) -> tuple[str, ...]:
-    """All that occur, sorted; numbers by their size."""
+def in_fold(
+    examples: Iterable[Example], split: Literal["train", "valid", "test"], fold: int, folds: int
+) -> Iterator[Example]:
+    """Those of a split, where one of `folds` parts is for the test, the next for validation, and the others to learn
+    from."""
+    for example in examples:
+        part = int.from_bytes(blake2b("\t".join(example.texts).encode(), digest_size=8).digest()) % folds
+        if {fold: "test", (fold + 1) % folds: "valid"}.get(part, "train") == split:
+            yield example
+
+
+def find_labels(examples: Iterable[Example], bad: BadLines) -> tuple[str, ...]:
+    """All that occur, sorted; numbers by their size. `bad` hears of the lines that gave no example."""
     labels = sorted({example.label for example in examples}, key=_size)
     if len(labels) < 2:
-        came = f"the training data has the label {labels[0]!r} alone" if labels else "the training data has no label"
+        came = f"{bad.file}: {f'the label {labels[0]!r} alone' if labels else 'no example is left'}"
+        if bad:
+            raise DataError(f"{came} ({bad}); mend these lines, or name other columns by data.texts and data.label")
         raise DataError(f"{came}, and there is nothing to tell; name another column by data.label")
     return tuple(labels)
 
@@ -92,17 +118,26 @@ def _example(number: int, cells: list[str]) -> Example:
     return Example(number, tuple(texts), label)
 
 
-def _cells(path: Path, wanted: Sequence[Column]) -> tuple[Cells, int]:
+def _cells(path: Path, wanted: Sequence[Column], separator: str | None) -> tuple[Cells, int]:
     """How a line of this file is taken apart, and the number of the first that holds an example."""
     suffix = Path(path.name.lower().removesuffix(".xz")).suffix
     if suffix == ".jsonl":
         return _keys(wanted), 1
-    if suffix not in (".tsv", ".csv"):
-        raise DataError(f"{path}: a file of labelled texts is a .tsv, .csv or .jsonl; rename it to what it is")
+    if suffix not in (".tsv", ".csv") and separator is None:
+        what = f"{path}: a file of labelled texts is a .tsv, .csv or .jsonl"
+        raise DataError(f'{what}; rename it to what it is, or write for example data.separator = ","')
     first = next(raw_lines(path)).decode(errors="replace")
-    split = _commas if suffix == ".csv" and "\t" not in first else _tabs
+    split = _split(separator or ("," if suffix == ".csv" and "\t" not in first else "\t"), wanted)
     names = split(first) if any(isinstance(column, str) for column in wanted) else None
     return _columns(split, [_number(path, column, names) for column in wanted]), 1 if names is None else 2
+
+
+def _split(separator: str, wanted: Sequence[Column]) -> Cells:
+    """What a space parts has as many columns as are asked for: the last of them is all the rest."""
+    if separator == ",":
+        return _commas
+    most = max((column for column in wanted if isinstance(column, int)), default=0) if separator == " " else -1
+    return lambda line: line.split(separator, most)
 
 
 def _number(path: Path, column: Column, names: list[str] | None) -> int:
@@ -125,10 +160,6 @@ def _columns(split: Cells, wanted: Sequence[int]) -> Cells:
         return [columns[column] for column in wanted]
 
     return cells
-
-
-def _tabs(line: str) -> list[str]:
-    return line.split("\t")
 
 
 def _commas(line: str) -> list[str]:

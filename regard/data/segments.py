@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from regard.data.bucket import room
 from regard.data.documents import Documents
 from regard.data.shuffle import shuffled
 from regard.data.store import AGAIN, Mapped, beside
@@ -71,7 +72,7 @@ class Layouts:
         if how.pairs and len(documents) < 2:
             needs = "a random next segment comes from another document"
             ways = "part the text by blank lines, or set task.next_sentence = false"
-            raise DataError(f"{documents.folder}: one document, but {needs}; {ways}")
+            raise DataError(f"{documents.folder.name}: one document, but {needs}; {ways}")
         self.documents, self.how, self.seed = documents, how, seed
         name = f"{'pairs' if how.pairs else 'single'}-{how.length}-{how.short:g}-{count}-{seed}"
         folder = documents.folder / name
@@ -145,12 +146,12 @@ class Layouts:
         return records["a_length"].astype(np.int64) + records["b_length"] + marks
 
 
-def rows(tokens: int, length: int) -> int:
-    """Sequences that a budget of tokens holds."""
+def rows(tokens: int, length: int, most: int = 0) -> int:
+    """Sequences that a budget of tokens holds, and at most so many, where that is no 0."""
     if length > tokens:
         either = f"write train.tokens = {length} or more, or data.longest = {tokens} or less"
         raise ConfigError(f"train.tokens = {tokens} cannot hold a sequence of {length} tokens; {either}")
-    return tokens // length
+    return room(length, tokens, most)
 
 
 def _walk(documents: Documents, how: How, chance: Random) -> Iterator[tuple[int, int, int, int, int]]:

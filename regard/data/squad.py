@@ -50,7 +50,7 @@ def read_questions(
 
     Without `impossible`, a question must have an answer.
     """
-    bad.file, bad.unit = " + ".join(path.name for path in files), "questions"
+    bad.file, bad.unit, bad.one = " + ".join(path.name for path in files), "questions", "question"
     for path in files:
         for passage, asked in _asked(path):
             bad.read += 1
@@ -96,9 +96,9 @@ def _question(passage: str, asked: Any, impossible: bool) -> Question:
             f"id, question, answers or answer_start is missing: {shortened(json.dumps(asked))}",
         ) from None
     if not text.strip() or not passage.strip():
-        raise Bad(BLANK, f"question {name} has an empty {'passage' if text.strip() else 'question'}")
+        raise Bad(BLANK, f"id {name} has an empty {'passage' if text.strip() else 'question'}")
     if not given and not impossible:
-        raise Bad(NO_ANSWER, f"question {name} has no answer (task.impossible = true allows that)")
+        raise Bad(NO_ANSWER, f"id {name} has no answer (task.impossible = true allows that)")
     return Question(name, text, passage, tuple(_placed(name, passage, answer) for answer in given))
 
 
@@ -106,10 +106,10 @@ def _placed(name: str, passage: str, answer: Answer) -> Answer:
     """The answer where it stands: where it is said to, else the nearest place that has the same letters."""
     text, start = answer
     if not text.strip():
-        raise Bad(NO_ANSWER, f"question {name} has an empty answer; leave it out, with is_impossible = true")
+        raise Bad(NO_ANSWER, f"id {name} has an empty answer; leave it out, with is_impossible = true")
     if start >= 0 and passage.startswith(text, start):
         return answer
     places = [match.start() for match in re.finditer(f"(?={re.escape(text)})", passage)]
     if not places:
-        raise Bad(ABSENT, f"question {name} has the answer {shortened(text)}, which is not in its passage")
+        raise Bad(ABSENT, f"id {name} has the answer {shortened(text)}, which is not in its passage")
     return Answer(text, min(places, key=lambda place: abs(place - start)))

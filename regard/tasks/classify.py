@@ -67,12 +67,20 @@ class Classify:
     """The task: one loss for each example, and GLUE's measures."""
 
     def __init__(
-        self, question: Question, train: Readings, held: Mapping[str, Readings], *, tokens: int, seed: int, task: Any
+        self,
+        question: Question,
+        train: Readings,
+        held: Mapping[str, Readings],
+        *,
+        tokens: int,
+        rows: int = 0,
+        seed: int,
+        task: Any,
     ) -> None:
         _check(question, train, task)
         self.question, self.train, self.held = question, train, held
         self.tokens, self.settings = tokens, task
-        self.turns = Lengths(train.lengths, tokens=tokens, seed=seed)
+        self.turns = Lengths(train.lengths, tokens=tokens, rows=rows, seed=seed)
         self.fingerprint = train.fingerprint
 
     def batch(self, split: str, step: int, rank: int = 0, world: int = 1) -> Batch:

@@ -75,6 +75,7 @@ class Masked:
         held: dict[str, Documents],
         *,
         tokens: int,
+        rows: int = 0,
         steps: int,
         seed: int,
         longest: int,
@@ -83,7 +84,8 @@ class Masked:
         if task.warm_length > longest:
             shorter = f"write a shorter one, or data.longest = {task.warm_length}"
             raise ConfigError(f"task.warm_length = {task.warm_length} is more than data.longest = {longest}; {shorter}")
-        self.tokenizer, self.settings, self.tokens, self.seed = tokenizer, task, tokens, seed
+        self.tokenizer, self.settings, self.seed = tokenizer, task, seed
+        self.tokens, self.most = tokens, rows
         self.masking = masking_of(tokenizer, task)
         self.warm_steps = round(task.warm_share * steps) if task.warm_length else 0
         copies = task.copies or LAYOUTS
@@ -101,7 +103,7 @@ class Masked:
         if split != "train":
             raise ValueError(f"only training draws batches by step; {split!r} is read in order")
         layouts, step = self._phase(step)
-        epoch, layout, places = layouts.turn(step, rank, world, rows=rows(self.tokens, layouts.how.length))
+        epoch, layout, places = layouts.turn(step, rank, world, rows=self._rows(layouts))
         copy = layout if self.settings.copies else epoch
         found = layouts.gather(layout, places, self.tokenizer.marks)
         return hide(found, self.masking, places, f"{self.seed} {layouts.how.length} {copy}", self.usual[layouts])
@@ -110,10 +112,13 @@ class Masked:
         """Short sequences first: attention costs the square of the length, and most is learnt without the long ones."""
         return (self.warm, step) if step < self.warm_steps else (self.long, step - self.warm_steps)
 
+    def _rows(self, layouts: Layouts) -> int:
+        return rows(self.tokens, layouts.how.length, self.most)
+
     def epoch(self, step: int, world: int = 1) -> float:
         warm, long = min(step, self.warm_steps), max(0, step - self.warm_steps)
         return sum(
-            layouts.epoch(done, world, rows=rows(self.tokens, layouts.how.length))
+            layouts.epoch(done, world, rows=self._rows(layouts))
             for layouts, done in ((self.warm, warm), (self.long, long))
         )
 
@@ -181,7 +186,7 @@ def measure(
     pairs: bool = task.next_sentence
     device = next(model.parameters()).device
     sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss and hits of tokens, then of sequences
-    guessed = sequences = 0
+    guessed = sequences = drawn = 0
     for batch in in_order(held, tokenizer, task, longest, tokens):
         batch = batch.to(device)
         hidden = model(batch.shown, batch.real, batch.segments)
@@ -191,7 +196,7 @@ def measure(
         if pairs:
             logits = _next_logits(model, hidden)
             sums[2:] += torch.stack((_next_loss(logits, batch.random), (logits.argmax(-1) == batch.random).sum()))
-        guessed, sequences = guessed + batch.tokens, sequences + len(batch.ids)
+        guessed, sequences, drawn = guessed + batch.tokens, sequences + len(batch.ids), drawn + int(batch.random.sum())
     nll, hits, next_nll, next_hits = sums.tolist()
     lost = f"mean negative log-likelihood of {guessed} chosen tokens"
     found: dict[str, float] = {
@@ -203,11 +208,13 @@ def measure(
     if not pairs:
         return found
     joint = f"{lost}, plus that of {sequences} answers to whether a segment is the next"
+    blind = f"the commoner answer alone gives {100 * max(drawn, sequences - drawn) / sequences:.1f}"
     return {
         **found,
         "loss": Measure(nll / guessed + next_nll / sequences, joint),
         "next_accuracy": Measure(
-            100 * next_hits / sequences, f"right answers to whether a segment is the next, in % of {sequences}"
+            100 * next_hits / sequences,
+            f"right answers to whether a segment is the next, in % of {sequences}; {blind}",
         ),
     }
 
@@ -261,7 +268,7 @@ def fill(
     """The likeliest tokens where a text has <mask> or [MASK]. Marks are never guessed."""
     device = next(model.parameters()).device
     marks = tokenizer.marks
-    unlikely = [*marks.all, *([] if marks.unknown is None else [marks.unknown])]
+    never = sorted({*marks.all, *([] if marks.unknown is None else [marks.unknown])})
     coded = [masked_ids(tokenizer, text, number, longest) for number, text in enumerate(texts, 1)]
     found: dict[int, Filled] = {}
     for some in by_length(np.array([len(ids) for ids in coded]), tokens=tokens):
@@ -270,8 +277,9 @@ def fill(
         for row, i in enumerate(some):
             logits: Tensor = model.masked.logits(hidden[row][shown[row] == marks.mask])  # type: ignore[operator, union-attr]
             shares = logits.float().softmax(-1)
-            shares[:, unlikely] = -1
-            found[i] = _filled(tokenizer, texts[i], coded[i], shares.topk(min(top, shares.shape[1])))
+            shares[:, never] = -1
+            most = min(top, shares.shape[1] - len(never))
+            found[i] = _filled(tokenizer, texts[i], coded[i], shares.topk(most))
     return [found[i] for i in range(len(texts))]
 
 

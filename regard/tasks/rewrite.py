@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers.models import WordLevel
 from torch import Tensor, nn
@@ -26,12 +27,13 @@ from regard.metrics import Measure
 from regard.metrics.translation import BLEU, bleu, chrf, exact_match, perplexity
 from regard.tasks.forcing import chance_of_truth, coins
 from regard.tasks.reinforce import with_choices
-from regard.tasks.searching import search
+from regard.tasks.searching import room, search
 
 Progress = Callable[[int, int], None]  # done, of how many
 
 MEASURES = ("loss", "perplexity", "bleu", "chrf", "exact")
 NOTHING = Hypothesis(tokens=(), score=0.0, logprob=0.0, finished=True, rows=())
+SHOWN = 32  # tokens of a side that are looked at with ease
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,18 @@ class Answer:
     source: str
     texts: tuple[str, ...]
     hypotheses: tuple[Hypothesis, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where an attention looked while an answer was written: a row for each of its tokens, a column for each read."""
+
+    text: str
+    answer: str
+    name: str
+    rows: list[str]
+    columns: list[str]
+    weights: list[list[float]]  # the mean of its heads
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,7 @@ class Rewrite:
         held: dict[str, Held],
         *,
         tokens: int,
+        rows: int = 0,
         seed: int,
         task: Any,
         bleu: BLEU,
@@ -69,7 +84,7 @@ class Rewrite:
     ) -> None:
         self.tokenizers, self.held, self.how = tokenizers, held, how
         self.tokens, self.settings, self.bleu = tokens, task, bleu
-        self.batches = Batches(train, tokens=tokens, seed=seed)
+        self.batches = Batches(train, tokens=tokens, rows=rows, seed=seed)
         self.fingerprint = train.fingerprint
 
     def batch(self, split: str, step: int, rank: int = 0, world: int = 1) -> Batch:
@@ -105,6 +120,42 @@ class Rewrite:
             model, self.tokenizers, held, how, self.bleu,
             free_running=self.settings.free_running, tokens=self.tokens, progress=progress,
         )  # fmt: skip
+
+    def look(self, model: nn.Module) -> Look | None:
+        """At one pair that was held out, always the same; None where there is none, or nothing looks across."""
+        store = self.held["valid"].store if "valid" in self.held else None
+        if store is None or (place := typical(store)) is None:
+            return None
+        source, target = store.pair(place)
+        return aligned(model, self.tokenizers, source.tolist(), target.tolist())
+
+
+def typical(store: Store) -> int | None:
+    """The place of a pair of middling length among those that are looked at with ease; None where all are longer."""
+    lengths = store.listing.array
+    easy = np.flatnonzero((lengths["source"] <= SHOWN) & (lengths["target"] <= SHOWN))
+    return int(easy[len(easy) // 2]) if len(easy) else None
+
+
+@torch.inference_mode()
+def aligned(model: nn.Module, tokenizers: Tokenizers, source: list[int], target: list[int]) -> Look | None:
+    """Where the last cross-attention looks while a given answer is written, all of its marks included."""
+    names = crosses(model)
+    if not names:
+        return None
+    device = next(model.parameters()).device
+    with watch(model, names[-1]) as seen:
+        model(torch.tensor([source], device=device), None, torch.tensor([target[:-1]], device=device))
+    weights = torch.cat(seen[names[-1]], -2)[0].double().mean(0)
+    return Look(
+        tokenizers.source.decode(source), tokenizers.target.decode(target), names[-1],
+        tokenizers.target.tokens(target[1:]), tokenizers.source.tokens(source), weights.cpu().numpy().round(6).tolist(),
+    )  # fmt: skip
+
+
+def crosses(model: nn.Module) -> list[str]:
+    """The attentions that look from the answer to the source."""
+    return [name for name, part in model.named_modules() if isinstance(part, Attention) and name.endswith("cross")]
 
 
 def surprise(model: Autoregressive, batch: Batch, told: Tensor | None = None) -> Tensor:
@@ -280,14 +331,13 @@ def _search(
     source, real = (t.to(device) for t in pad(sources))
     seen = real if len({len(ids) for ids in sources}) > 1 else None  # no mask where nothing is padded
     most, frame = model.longest or math.inf, len(tokenizers.source.marks.source([]))
-    lengths = [how.longest or math.ceil(how.ratio * (len(ids) - frame)) + how.extra for ids in sources]
-    room = torch.tensor([min(len(marks.opening) + length, most) for length in lengths])
+    limit = torch.tensor([min(len(marks.opening) + room(how, len(ids) - frame), most) for ids in sources])
     prefixes = [[*marks.opening, *words] for words in begun or [[]] * len(sources)]
     prompt = torch.full((len(sources), 1), marks.begin, device=device)
     with _coverage(model, 0.0 if how.sample else how.coverage, real) as coverage:
         return search(
             model.step, lambda: model.start(source, seen), prompt, how, eos=marks.end, specials=marks.unsayable,
-            limit=room, texts=sources, prefixes=prefixes if any(prefixes) else None, coverage=coverage, record=record,
+            limit=limit, texts=sources, prefixes=prefixes if any(prefixes) else None, coverage=coverage, record=record,
         )  # fmt: skip
 
 
@@ -297,7 +347,7 @@ def _coverage(model: nn.Module, weight: float, real: Tensor) -> Iterator[Coverag
     if not weight:
         yield None
         return
-    names = [name for name, part in model.named_modules() if isinstance(part, Attention) and name.endswith("cross")]
+    names = crosses(model)
     if not names:
         raise ConfigError("decode.coverage: this model has no attention whose coverage could be measured; write 0")
     name = names[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -60,6 +61,11 @@ def search(
         coverage=coverage, filters=filters, prefixes=prefixes, tell=record,
     )  # fmt: skip
     return [best[: how.nbest] for best in beams]
+
+
+def room(how: Any, length: int) -> int:
+    """Most tokens of an answer to so many."""
+    return int(how.longest or math.ceil(how.ratio * length) + how.extra)
 
 
 def seed_of(seed: int, draw: int, ids: Sequence[int]) -> int:

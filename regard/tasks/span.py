@@ -84,11 +84,19 @@ class Span:
     """The task: windows in training, answers to whole questions in evaluation."""
 
     def __init__(
-        self, tokenizer: Tokenizer, train: Windows, held: dict[str, Windows], *, tokens: int, seed: int, settings: Any
+        self,
+        tokenizer: Tokenizer,
+        train: Windows,
+        held: dict[str, Windows],
+        *,
+        tokens: int,
+        rows: int = 0,
+        seed: int,
+        settings: Any,
     ) -> None:
         self.tokenizer, self.train, self.held = tokenizer, train, held
         self.tokens, self.settings = tokens, settings
-        self.batches = Lengths(train.lengths, tokens=tokens, seed=seed)
+        self.batches = Lengths(train.lengths, tokens=tokens, rows=rows, seed=seed)
         self.fingerprint = train.fingerprint
 
     def batch(self, split: str, step: int, rank: int = 0, world: int = 1) -> SpanBatch:
@@ -255,6 +263,8 @@ def answer(
 ) -> list[Answered]:
     """Answers to questions about passages, (question, passage) each, in the order in which they came."""
     for number, pair in enumerate(asked, 1):
+        if len(pair) != 2:
+            raise DataError(f"input {number} has {len(pair)} text{'s' * (len(pair) != 1)}; give question and passage")
         if not all(text.strip() for text in pair):
             raise DataError(f"input {number} has an empty question or passage; give a question and what to look in")
     cut = Cut(longest, settings.question, settings.stride)

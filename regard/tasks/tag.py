@@ -75,11 +75,19 @@ class Tag:
     """The task. `labels` are all tags, in the order in which the model numbers them."""
 
     def __init__(
-        self, tokenizer: Tokenizer, train: Words, held: dict[str, Words], *, tokens: int, seed: int, settings: Any
+        self,
+        tokenizer: Tokenizer,
+        train: Words,
+        held: dict[str, Words],
+        *,
+        tokens: int,
+        rows: int = 0,
+        seed: int,
+        settings: Any,
     ) -> None:
         self.tokenizer, self.train, self.held = tokenizer, train, held
         self.labels, self.tokens, self.settings = train.labels, tokens, settings
-        self.batches = Lengths(train.lengths, tokens=tokens, seed=seed)
+        self.batches = Lengths(train.lengths, tokens=tokens, rows=rows, seed=seed)
         self.fingerprint = train.fingerprint
 
     def batch(self, split: str, step: int, rank: int = 0, world: int = 1) -> TagBatch:
