@@ -5,8 +5,11 @@ attention  every attention of the lectures in one table
 ladder     from one vector to the Transformer, by published definitions
 length     quality against length
 ablation   what pre-training, the auxiliary loss and the Transformer are worth to GPT
+tcn        convolutions, recurrent networks and the Transformer on eleven tasks
+classifiers the same and BERT: is a film liked, does an exon begin here
 work       from jobs to finished runs, here or side by side
 results    what finished runs say
+layout     into lines and columns
 table      in the terminal, as Markdown, as JSON
 plot       as a figure
 """
@@ -16,15 +19,20 @@ from __future__ import annotations
 from regard.errors import ConfigError, nearest
 from regard.reproduce.ablation import ABLATION
 from regard.reproduce.attention import ATTENTION
+from regard.reproduce.classifiers import DNA, SENTIMENT
 from regard.reproduce.ladder import LADDER
 from regard.reproduce.length import LENGTH
 from regard.reproduce.study import Study
+from regard.reproduce.tcn import TCN
 
 STUDIES: dict[str, dict[str, Study]] = {
     "attention": ATTENTION,
     "ladder": LADDER,
     "length": LENGTH,
     "gpt-ablation": ABLATION,
+    "tcn": TCN,
+    "sentiment": SENTIMENT,
+    "dna": DNA,
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from regard.reproduce.layout import by_cell
 from regard.reproduce.plot import points
 from regard.reproduce.study import AVERAGE, Cell, Part, Published, Study
 
@@ -50,6 +51,7 @@ ABLATION = {
             cell("lstm", 30.3, 90.5, 83.2, 71.8, 54.6, begin="lstm-small"),
         ),
         columns=(AVERAGE, *(part.name for part in PARTS), "minutes"),
+        lay=by_cell,
         draw=points,
         quick=("full", "without-pretraining"),
         notes=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from regard.reproduce.layout import by_cell
 from regard.reproduce.plot import points
 from regard.reproduce.study import COSTS, Cell, Published, Study
 
@@ -52,6 +53,7 @@ ATTENTION = {
         recipe="spoken-rnn",
         cells=tuple(Cell(cell.name, cell.settings) for cell in CELLS),  # nothing is published of this task
         columns=("exact", "perplexity", FREE, *COSTS),
+        lay=by_cell,
         draw=points,
         quick=("none", "cho", "dot", "additive"),
         notes=NOTES,
@@ -61,6 +63,7 @@ ATTENTION = {
         recipe="multi30k-de-en-rnn",
         cells=CELLS,
         columns=("bleu", "perplexity", FREE, *COSTS),
+        lay=by_cell,
         draw=points,
         seeds=(0,),
         quick=("none", "cho", "dot", "additive"),

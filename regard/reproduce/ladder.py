@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from regard.reproduce.layout import by_cell
 from regard.reproduce.plot import points
 from regard.reproduce.study import COSTS, Cell, Published, Study
 
@@ -45,6 +46,7 @@ LADDER = {
             ),
         ),
         columns=("bleu", "perplexity", FREE, *COSTS),
+        lay=by_cell,
         draw=points,
         quick=("none", "attention"),
         notes=(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regard.reproduce.layout import by_cell
 from regard.reproduce.plot import curves
 from regard.reproduce.study import Cell, Report, Study
 
@@ -83,6 +84,7 @@ LENGTH = {
         cells=CELLS,
         columns=columns(1, 60),
         measure=by_length,
+        lay=by_cell,
         draw=curves,
         quick=("none", "bahdanau"),
         notes=NOTES,
@@ -94,6 +96,7 @@ LENGTH = {
         cells=CELLS,
         columns=columns(11, 70),  # hardly any phrase is shorter or longer
         measure=by_length,
+        lay=by_cell,
         draw=curves,
         quick=("none", "bahdanau"),
         notes=NOTES,

@@ -1,4 +1,4 @@
-"""Figures of a table: a line of points for its cells, or curves over the length of the source."""
+"""Figures of a table: points for its cells, curves over the length of the source, or a panel for each task."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from regard.reproduce.study import Study
 
 PANELS = {"exact": "exact match, %", "accuracy": "right tokens, %"}  # of the figure over length
+WIDE = 20  # a panel whose largest figure is so many times its smallest has a logarithmic scale
 
 
 def points(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
@@ -60,3 +61,41 @@ def curves(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
         axes.legend()
         figure.suptitle(study.title)
         return plots.save(figure, stem)
+
+
+def panels(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
+    """One small panel a task, one column in it a cell: each run a small point, their mean a large one, and what was
+    published a hollow one."""
+    from regard.reproduce.layout import label
+    from regard.view import plots
+
+    with plots.style():
+        from matplotlib.figure import Figure
+
+        across = min(4, len(study.parts))
+        down = -(-len(study.parts) // across)
+        figure = Figure((2.6 * across, 0.4 + 2.3 * down), layout="constrained")
+        figure.suptitle(study.title)
+        for place, part in enumerate(study.parts, 1):
+            axes = figure.add_subplot(down, across, place)
+            axes.set_title(label(part), fontsize="small")
+            some = [row.each[part.name] for row in rows]
+            for at, row in enumerate(some):
+                found, mean = row.values(part.measure), row.mean(part.measure)
+                axes.scatter([at] * len(found), found, s=9, color="0.6")
+                if mean is not None:
+                    axes.errorbar(at, mean, yerr=row.spread(part.measure) or 0.0, fmt="o", color="C0", capsize=3)
+                if row.cell.published:
+                    axes.plot(at, row.cell.published.value, "o", markerfacecolor="none", color="C1", markersize=8)
+            shown = [y for row in some for y in (*row.values(part.measure), *_theirs(row))]
+            if shown and min(shown) > 0 and max(shown) > WIDE * min(shown):
+                axes.set_yscale("log")
+            axes.set_xticks(range(len(rows)), [row.cell.name for row in rows], rotation=30, fontsize="small")
+            axes.set_xlim(-0.5, len(rows) - 0.5)
+            axes.grid(axis="y", color="0.9")
+        figure.supxlabel("filled: ours, hollow: published; where nothing is filled, it was not run", fontsize="small")
+        return plots.save(figure, stem)
+
+
+def _theirs(row: Row) -> list[float]:
+    return [row.cell.published.value] if row.cell.published else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -40,6 +40,10 @@ class Row:
     wanted: int
     found: dict[int, Found]
     """By seed."""
+    missing: str = ""
+    """A file that those which are not finished lack."""
+    each: dict[str, Row] = field(default_factory=dict)
+    """The same on one part alone, by its name."""
 
     def values(self, name: str) -> list[float]:
         return [found.numbers[name] for found in self.found.values() if name in found.numbers]
@@ -57,29 +61,39 @@ class Row:
 def read(study: Study, jobs: Sequence[Job]) -> list[Row]:
     """One row a cell, in the order of the table, run or not."""
     rows = []
-    for cell in dict.fromkeys(job.cell.name for job in jobs):
-        mine = [job for job in jobs if job.cell.name == cell]
-        seeds = dict.fromkeys(job.seed for job in mine)
-        done = {seed: [job for job in mine if job.seed == seed and job.finished] for seed in seeds}
-        found = {seed: _found(study, some) for seed, some in done.items() if some}
-        rows.append(Row(mine[0].cell, len(seeds), found))
+    for name in dict.fromkeys(job.cell.name for job in jobs):
+        mine = [job for job in jobs if job.cell.name == name]
+        rows.append(_joined(study, mine) if study.parts else _row(study, mine[0].cell, mine))
     return rows
 
 
-def _found(study: Study, jobs: Sequence[Job]) -> Found:
-    """The run of a cell and a seed; or its runs on several data sets, together."""
-    each = [_read(study, job.folder) for job in jobs]
-    if not study.parts:
-        return each[0]
-    report = {job.part.name: one.report[job.part.measure] for job, one in zip(jobs, each, strict=True)}
-    if len(each) == len(study.parts):
+def _row(study: Study, cell: Cell, jobs: Sequence[Job]) -> Row:
+    found = {job.seed: _read(study, job.folder) for job in jobs if job.finished}
+    missing = next((job.missing() for job in jobs if not job.finished), "")
+    return Row(cell, len(jobs), found, missing)
+
+
+def _joined(study: Study, jobs: Sequence[Job]) -> Row:
+    """The runs of a cell on several data sets, together."""
+    cell, each = jobs[0].cell, {}
+    for part in study.parts:
+        each[part.name] = _row(study, cell.on(part), [job for job in jobs if job.part.name == part.name])
+    seeds = list(dict.fromkeys(job.seed for job in jobs))
+    done = {seed: {name: row.found[seed] for name, row in each.items() if seed in row.found} for seed in seeds}
+    found = {seed: _together(study, some) for seed, some in done.items() if some}
+    return Row(cell, len(seeds), found, each=each)
+
+
+def _together(study: Study, each: dict[str, Found]) -> Found:
+    report = {part.name: each[part.name].report[part.measure] for part in study.parts if part.name in each}
+    if AVERAGE in study.columns and len(each) == len(study.parts):
         mean = statistics.fmean(measure["value"] for measure in report.values())
         report[AVERAGE] = {"value": mean, "definition": f"unweighted mean of {', '.join(report)}"}
     for cost in SUMMED:
-        first, *_ = (one.report[cost] for one in each)
-        report[cost] = {**first, "value": sum(one.report[cost]["value"] for one in each)}
-    device = ", ".join(dict.fromkeys(one.device for one in each))
-    return Found(report, device, sum(one.steps for one in each))
+        first, *_ = (one.report[cost] for one in each.values())
+        report[cost] = {**first, "value": sum(one.report[cost]["value"] for one in each.values())}
+    device = ", ".join(dict.fromkeys(one.device for one in each.values()))
+    return Found(report, device, sum(one.steps for one in each.values()))
 
 
 def _read(study: Study, folder: Path) -> Found:

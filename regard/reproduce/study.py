@@ -1,8 +1,9 @@
 """A table to reproduce, as a value: its cells, and how each is made and read. Nothing here needs torch.
 
 study   one table on one data set: cells × seeds, all from one recipe
-cell    a line of it: a name, and settings laid over the recipe
-part    one data set of several, where a table has a column for each
+cell    what is compared: a name, and settings laid over the recipe
+part    one data set of several, on each of which every cell is trained
+own     what a cell has for one part alone: settings, a published figure
 job     a cell with a seed: an ordinary run folder, OUT/CELL/seed-N or OUT/CELL/PART/seed-N
 """
 
@@ -12,13 +13,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from regard.config import Recipe, make_recipe, merge, read_toml
-from regard.errors import ConfigError, nearest
+from regard.config import Recipe, Split, make_recipe, merge, read_toml
+from regard.errors import ConfigError, DataError, nearest
 from regard.recipes import find_recipe
 
 if TYPE_CHECKING:
+    from regard.reproduce.layout import Sheet
     from regard.reproduce.results import Row
 
 Report = dict[str, dict[str, Any]]  # measures with value and definition, as in evaluation.json
@@ -37,24 +39,43 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Cell:
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    published: Published | None = None
-    begin: str = ""
-    """A recipe that is trained first, once for the whole table: its tokens and model are the cell's, and its weights
-    are begun with."""
-
-
-@dataclass(frozen=True)
 class Part:
     """One data set of several: each cell is trained on each."""
 
     name: str
     recipe: str
     measure: str = ""
-    """What the column of this name shows."""
+    """What is shown of it."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+    """As a table calls it; its name when left out."""
+
+
+@dataclass(frozen=True)
+class Own:
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    published: Published | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Laid over the recipe; of another system's [model] nothing is kept."""
+    published: Published | None = None
+    begin: str = ""
+    """A recipe that is trained first, once for the whole table: its tokens and model are the cell's, and its weights
+    are begun with."""
+    each: Mapping[str, Own] = field(default_factory=dict)
+    """What it has for a part of this name alone."""
+
+    def on(self, part: Part) -> Cell:
+        """The cell as it is for this part."""
+        own = self.each.get(part.name, Own())
+        return replace(self, settings=merge(dict(self.settings), dict(own.settings)), published=own.published)
+
+
+Named = TypeVar("Named", Cell, Part)
 
 
 @dataclass(frozen=True)
@@ -85,6 +106,18 @@ class Job:
 
         return make_recipe(self.values, schema)
 
+    def missing(self) -> str:
+        """The first of its files that is not there; none where all of them are."""
+        from regard.data.text import find
+
+        data = self.recipe().data
+        for name in (name for split in get_args(Split) for name in getattr(data, split)):
+            try:
+                find(name)
+            except DataError:
+                return str(name)
+        return self.begins.missing() if self.begins is not None and not self.begins.finished else ""
+
 
 def evaluation(folder: Path) -> Report:
     """What the run measured of its test split."""
@@ -97,7 +130,9 @@ class Study:
     title: str
     cells: tuple[Cell, ...]
     columns: tuple[str, ...]
-    """Measures and costs to show; the first is what the table is about."""
+    """Measures, costs and parts to show; the first is what the table is about."""
+    lay: Callable[[Study, Sequence[Row]], Sheet]
+    """Into lines and columns."""
     draw: Callable[[Study, Sequence[Row], Path], list[Path]]
     recipe: str = ""
     """That of all cells; or there are parts, each with its own."""
@@ -109,19 +144,28 @@ class Study:
     seeds: tuple[int, ...] = (0, 1, 2)
     quick: tuple[str, ...] = ()
     """Cells that tell the story when there is little time."""
+    quick_parts: tuple[Part, ...] = ()
+    """Parts that do so; all when left out."""
     notes: tuple[str, ...] = ()
 
-    def choose(self, names: Sequence[str]) -> list[Cell]:
-        known = {cell.name: cell for cell in self.cells}
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"--cells: no cell {name!r} in this table; {nearest(name, known)}")
-        return [cell for cell in self.cells if cell.name in names]
+    def brief(self) -> Study:
+        """The table for little time, of which `quick` names the cells: parts that are soon done, and one seed."""
+        if not self.quick_parts:
+            return replace(self, seeds=self.seeds[:1])
+        names = tuple(part.name for part in self.quick_parts)
+        return replace(self, parts=self.quick_parts, columns=names, seeds=self.seeds[:1])
 
-    def jobs(self, cells: Sequence[Cell], seeds: Sequence[int], out: Path, train: Mapping[str, Any]) -> Iterator[Job]:
+    def only(self, cells: Sequence[str] = (), parts: Sequence[str] = ()) -> Study:
+        """The table with these cells and parts, in its own order; with all of them where none is named."""
+        left = _named("parts", self.parts, parts)
+        gone = {part.name for part in self.parts} - {part.name for part in left}
+        columns = tuple(name for name in self.columns if name not in gone)
+        return replace(self, cells=_named("cells", self.cells, cells), parts=left, columns=columns)
+
+    def jobs(self, seeds: Sequence[int], out: Path, train: Mapping[str, Any]) -> Iterator[Job]:
         """Seed by seed, so that the whole table is there early; `train` is laid over every recipe's [train]."""
         for seed in seeds:
-            for cell in cells:
+            for cell in self.cells:
                 for part in self.parts or (Part("", self.recipe),):
                     yield self._job(cell, part, seed, out, train)
 
@@ -131,8 +175,11 @@ class Study:
         if begins is not None:
             values |= {name: begins.values.get(name, {}) for name in ("system", "tokens", "model")}
             values = merge(values, {"train": {"begin": str(begins.folder)}})
+        own = dict(cell.on(part).settings)
+        if own.get("system", values["system"]) != values["system"]:
+            values = {**values, "model": {}}
         folder = out / cell.name / part.name / f"seed-{seed}"
-        return self._settled(Job(cell, part, seed, folder, merge(values, dict(cell.settings)), begins), train)
+        return self._settled(Job(cell, part, seed, folder, merge(values, own), begins), train)
 
     def _first(self, recipe: str, out: Path, train: Mapping[str, Any]) -> Job:
         """A run that others begin with has one seed: theirs are those of what comes after it."""
@@ -143,3 +190,11 @@ class Study:
         title = ": ".join(filter(None, (self.title, job.cell.name, job.part.name)))
         head = {"title": title, "command": "", "machine": "", "minutes": 0, "result": ""}
         return replace(job, values=merge(job.values, {**head, "train": {**train, "seed": job.seed}}))
+
+
+def _named(flag: str, some: tuple[Named, ...], names: Sequence[str]) -> tuple[Named, ...]:
+    known = {one.name: one for one in some}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--{flag}: no {flag[:-1]} {name!r} in this table; {nearest(name, known)}")
+    return tuple(one for one in some if one.name in names) if names else some

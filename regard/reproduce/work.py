@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rich.console import Console
 
 from regard import run
-from regard.config import Recipe, Split, write_toml
+from regard.config import Recipe, write_toml
 from regard.data.text import find
 from regard.errors import ConfigError, RegardError
 from regard.pipeline import read_run
@@ -22,15 +22,16 @@ from regard.training.stop import Stop, Stopped
 from regard.weights import write
 
 # Not the cell's, but the machine's, the folder's or the data's.
-OPEN = {"train.device", "train.begin", "model.vocab", "model.source_vocab", "model.labels", "data.labels"}
+OPEN = {
+    "train.device", "train.begin", "model.vocab", "model.source_vocab", "model.inputs", "model.labels", "data.labels",
+}  # fmt: skip
 PAUSE = 0.2  # seconds between looks at the processes
 
 
 def work(jobs: Sequence[Job], console: Console, *, at_once: int = 1) -> list[Job]:
     """Brings every run to its end, one after another here or several at a time elsewhere; gives those that failed."""
-    waiting = [job for job in jobs if not job.finished]
+    waiting = _possible(jobs, console)
     first = [job for job in _begun_with(waiting) if not job.finished]
-    _find_files([*first, *waiting])
     _bring(first, console, at_once)
     ready = [job for job in waiting if job.begins is None or job.begins.finished]
     return [job for job in waiting if job not in ready] + _bring(ready, console, at_once)
@@ -40,11 +41,14 @@ def _begun_with(jobs: Iterable[Job]) -> Iterable[Job]:
     return {job.begins.folder: job.begins for job in jobs if job.begins is not None}.values()
 
 
-def _find_files(jobs: Iterable[Job]) -> None:
-    """Data that is missing is missed before anything is begun."""
-    data = [job.recipe().data for job in jobs]
-    for name in dict.fromkeys(name for one in data for split in get_args(Split) for name in getattr(one, split)):
-        find(name)
+def _possible(jobs: Sequence[Job], console: Console) -> list[Job]:
+    """Those to be made. Data that is missing is missed before anything is begun; whoever has theirs goes on."""
+    waiting = [(job, job.missing()) for job in jobs if not job.finished]
+    if waiting and len(waiting) == len(jobs) and all(missing for _, missing in waiting):
+        find(waiting[0][1])  # says where it was looked for
+    for missing in dict.fromkeys(missing for _, missing in waiting if missing):
+        console.print(f"left out: all that needs {missing}, which is not there", markup=False, soft_wrap=True)
+    return [job for job, missing in waiting if not missing]
 
 
 def check(job: Job) -> None:

@@ -19,9 +19,10 @@ from regard.errors import ConfigError
 from regard.recipes import find_recipe
 from regard.reproduce import STUDIES
 from regard.reproduce.ablation import ABLATION
+from regard.reproduce.layout import by_cell
 from regard.reproduce.results import read
 from regard.reproduce.study import AVERAGE, Cell, Job, Part, Study
-from regard.reproduce.table import as_json, cells, markdown
+from regard.reproduce.table import as_json, markdown
 from regard.reproduce.work import check, work
 from regard.weights import load_weights
 
@@ -49,7 +50,7 @@ def settings(values: dict[str, Any], name: str = "") -> Iterator[tuple[str, Any]
     ],
 )
 def test_a_row_lacks_what_it_is_named_after_and_nothing_else(name: str, differs: set[str]) -> None:
-    jobs = list(GLUE.jobs(GLUE.choose(["full", name]), [0], Path("out"), {}))
+    jobs = list(GLUE.only(["full", name]).jobs([0], Path("out"), {}))
     half = len(jobs) // 2
     assert half == len(GLUE.parts)
     for full, other in zip(jobs[:half], jobs[half:], strict=True):
@@ -62,7 +63,7 @@ def test_a_row_lacks_what_it_is_named_after_and_nothing_else(name: str, differs:
 
 
 def test_every_part_is_measured_once_and_on_text_of_its_own() -> None:
-    for job in GLUE.jobs(GLUE.cells, [3], Path("out"), {}):
+    for job in GLUE.jobs([3], Path("out"), {}):
         recipe = job.recipe()
         assert not recipe.data.valid
         assert recipe.data.test
@@ -123,7 +124,7 @@ def small_study(home: Path, **train: Any) -> Study:
 
 
 def jobs_of(study: Study, out: Path, *names: str, seeds: tuple[int, ...] = (0,)) -> list[Job]:
-    return list(study.jobs(study.choose(names), seeds, out, {}))
+    return list(study.only(names).jobs(seeds, out, {}))
 
 
 def heard(jobs: list[Job], failing: int = 0) -> str:
@@ -171,7 +172,7 @@ def test_a_run_is_known_again_wherever_its_folder_was_named_from(made: Made, mon
     for job in jobs_of(study, Path(out.name), "full", "lstm"):
         check(job)
     with pytest.raises(ConfigError, match=r"out/small was made with train.steps = 2, but 9 is asked for"):
-        check(next(study.jobs(study.choose(["full"]), [0], out, {"steps": 9})))
+        check(next(study.only(["full"]).jobs([0], out, {"steps": 9})))
 
 
 def test_a_row_joins_its_data_sets(made: Made) -> None:
@@ -188,7 +189,8 @@ def test_a_row_joins_its_data_sets(made: Made) -> None:
 def test_the_table_has_a_column_for_each_data_set_and_counts_whole_seeds(made: Made) -> None:
     study, jobs, _, _ = made
     rows = read(study, jobs)
-    head, full, _, lstm = cells(study, rows)
+    (table,) = by_cell(study, rows).tables
+    head, full, _, lstm = table
     assert head == ["cell", AVERAGE, "Tell", "Rate", "minutes", "seeds"]
     assert (full[-1], lstm[-1]) == ("2", "1 of 2")
     assert "±" in lstm[2]

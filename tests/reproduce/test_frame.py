@@ -19,6 +19,7 @@ from rich.console import Console
 from regard.cli import main
 from regard.errors import ConfigError, RegardError
 from regard.reproduce import STUDIES
+from regard.reproduce.layout import by_cell
 from regard.reproduce.plot import points
 from regard.reproduce.results import read
 from regard.reproduce.study import Cell, Job, Published, Study
@@ -61,6 +62,7 @@ def two_widths(folder: Path) -> Study:
             Cell("wide"),
         ),
         columns=("perplexity", "bleu", "parameters", "minutes", "flops"),
+        lay=by_cell,
         draw=points,
         notes=("two widths differ in nothing else",),
     )
@@ -85,7 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, list[Job], Pa
 
 
 def jobs_of(study: Study, out: Path, *names: str, seeds: tuple[int, ...] = (0,), **train: Any) -> list[Job]:
-    return list(study.jobs(study.choose(names), seeds, out, train))
+    return list(study.only(names).jobs(seeds, out, train))
 
 
 def heard(jobs: list[Job], **how: Any) -> str:
@@ -160,8 +162,8 @@ def test_a_run_with_other_settings_is_not_taken_for_this_cell(made: Made) -> Non
 
 def test_a_cell_that_is_not_known_is_answered_with_the_nearest(study: Study) -> None:
     with pytest.raises(ConfigError, match=r"--cells: no cell 'narow' in this table; did you mean 'narrow'\?"):
-        study.choose(["narow"])
-    assert [cell.name for cell in study.choose(["wide", "narrow"])] == ["narrow", "wide"], "the table has one order"
+        study.only(["narow"])
+    assert [cell.name for cell in study.only(["wide", "narrow"]).cells] == ["narrow", "wide"], "the table has one order"
 
 
 def test_the_verb_makes_a_table_and_says_what_failed(

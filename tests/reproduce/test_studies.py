@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
 from regard.cli import main
-from regard.config import Recipe, make_recipe, merge
+from regard.config import Recipe, make_recipe, merge, task_of
 from regard.models import build, schema
 from regard.prepare import prepare
 from regard.recipes import find_recipe
 from regard.reproduce import STUDIES
+from regard.reproduce.layout import by_part
 from regard.reproduce.study import Cell, Study
 
 ONE = {name: {data: study for data, study in some.items() if study.recipe} for name, some in STUDIES.items()}
 ALL = [(name, data, cell) for name in ONE for data, study in ONE[name].items() for cell in study.cells]
 SMALL = {
-    "data": {"made": "copy", "count": 40, "held": 2, "longest": 9},
-    "tokens": {"kind": "word", "least": 1},
-    "train": {"tokens": 128},
+    "rewrite": {
+        "data": {"made": "copy", "count": 40, "held": 2, "longest": 9},
+        "tokens": {"kind": "word", "least": 1},
+        "train": {"tokens": 128},
+    },
+    "classify": {"data": {"longest": 12}, "tokens": {"least": 1}, "train": {"tokens": 128}},
 }
 Told = Callable[..., str]
 
@@ -29,28 +35,48 @@ Told = Callable[..., str]
 MODELS = {
     "seq2seq": {"dim": 12, "embedding": 10, "dropout": 0.0},
     "transformer": {"dim": 16, "hidden": 32, "dropout": 0.0},
+    "tcn": {"dim": 12, "embedding": 10, "dropout": 0.0},
+    "recurrent": {"dim": 12, "embedding": 10, "dropout": 0.0},
+    "bert": {"dim": 16, "hidden": 32, "dropout": 0.0},
 }
 
 
-def recipe_of(study: Study, cell: Cell) -> Recipe:
-    (job,) = study.jobs([cell], [0], Path("out"), {})
-    return make_recipe(merge(merge(job.values, SMALL), {"model": MODELS[job.values["system"]]}), schema)
+def recipe_of(study: Study, cell: Cell, file: Path = Path("none")) -> Recipe:
+    """The cell with a small model and little data: made, or all of it in one file."""
+    (job,) = study.only([cell.name]).jobs([0], Path("out"), {})
+    name = task_of(job.values)
+    files = {} if name == "rewrite" else {split: [str(file)] for split in ("train", "valid", "test")}
+    small = merge(SMALL[name], {"data": files, "model": MODELS[job.values["system"]]})
+    return make_recipe(merge(job.values, small), schema)
+
+
+def labelled(study: Study, folder: Path) -> Path:
+    """A few examples as the study's own files have them."""
+    every = map("".join, product("ACGT", repeat=4))
+    rows = [(letters, "EI" if "A" in letters else "N") for letters in every]
+    comma = study.recipe == "dna"
+    path = folder / "some.data"
+    path.write_text("".join(f"{y}, NAME, {x}\n" if comma else f"{y} {x.lower()} !\n" for x, y in rows), "utf-8")
+    return path
 
 
 @pytest.mark.parametrize(("name", "data", "cell"), ALL, ids=[f"{n}-{d}-{c.name}" for n, d, c in ALL])
 def test_every_cell_learns_from_a_step(name: str, data: str, cell: Cell, tmp_path: Path) -> None:
-    recipe, task = prepare(recipe_of(STUDIES[name][data], cell), tmp_path)
+    study = STUDIES[name][data]
+    recipe, task = prepare(recipe_of(study, cell, labelled(study, tmp_path)), tmp_path)
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
     batch = task.batch("train", 0)
 
     def surprise() -> float:
         with torch.no_grad():
-            return float(task.loss(model.eval(), batch, None).parts["nll"])
+            loss = task.loss(model.eval(), batch, None)
+            return float(loss.parts.get("nll", loss.total))
 
     before = surprise()
     loss = task.loss(model.train(), batch, None)
     torch.autograd.backward(loss.total / loss.count)
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    assert recipe.task.name == "classify" or all(p.grad is not None for p in model.parameters())
     torch.optim.SGD(model.parameters(), 0.1).step()
     assert surprise() < before
 
@@ -69,6 +95,8 @@ def test_every_cell_has_a_name_of_its_own(name: str) -> None:
         names = [cell.name for cell in study.cells]
         assert len(set(names)) == len(names)
         assert set(study.quick) < set(names)
+        parts = [part.name for part in study.parts]
+        assert len(set(parts)) == len(parts)
 
 
 # ---- the verb
@@ -89,8 +117,14 @@ def told(capsys: pytest.CaptureFixture[str]) -> Told:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "reproduce what? Name one table: attention or ladder or length or gpt-ablation"),
-        (("attention", "length"), "reproduce what? Name one table: attention or ladder or length or gpt-ablation"),
+        (
+            (),
+            "reproduce what? Name one table: attention or ladder or length or gpt-ablation or tcn or sentiment or dna",
+        ),
+        (
+            ("attention", "length"),
+            "reproduce what? Name one table: attention or ladder or length or gpt-ablation or tcn or sentiment or dna",
+        ),
         (("atention",), "no table 'atention'; did you mean 'attention'?"),
         (("length", "--data", "multi30k"), "the table 'length' is not made of 'multi30k'; known: copy, spoken"),
         (("attention", "--data", "spokn"), "the table 'attention' is not made of 'spokn'; did you mean 'spoken'?"),
@@ -120,9 +154,11 @@ def test_what_was_not_run_is_shown_as_such(told: Told, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     for name, tables in STUDIES.items():
         for data, study in tables.items():
-            one = study.cells[0].name
+            one, grid = study.cells[0].name, study.lay is by_part
             for words, cells in (([], len(study.cells)), (["--quick"], len(study.quick)), (["--cells", one], 1)):
+                parts = study.quick_parts if "--quick" in words else study.parts
                 said = told(0, name, "--data", data, "--show", *words)
-                assert said.count("not run") == cells
+                absent = re.findall("not run|no data", said.partition(" - ")[0])
+                assert len(absent) == cells * (len(parts) if grid else 1)
                 assert study.title in said
     assert list(tmp_path.iterdir()) == []
