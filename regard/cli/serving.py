@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import socket
+from functools import partial
 from pathlib import Path
 
 from pydantic import Field
@@ -76,9 +77,14 @@ def _listen(folders: list[Path], options: ServeOptions, key: str, listener: sock
     names = () if is_every(options.host) and not options.names else (*LOOPBACK, options.host, *options.names)
     app = application(models, metrics, key=key, names=names)
     host, port = listener.getsockname()[:2]
-    shown = key if not options.api_key and KEY not in os.environ else "KEY"
-    out.print(f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={shown}", soft_wrap=True)
-    return Serving(app, models, say=lambda text: err.print(text, markup=False, soft_wrap=True)).listen([listener])
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    say = partial(err.print, markup=False, soft_wrap=True)
+    if options.api_key or os.environ.get(KEY):  # whoever gave it knows it; it is not shown
+        say("your key goes behind the address of the page, as ?token=…, or into the header Authorization: Bearer …")
+    else:
+        address += f"?token={key}"
+    out.print(address, soft_wrap=True)
+    return Serving(app, models, say=say).listen([listener])
 
 
 def _settle(folders: list[Path], threads: int) -> None:

@@ -24,6 +24,7 @@ from regard.decode.line import Hypothesis, Line, Search
 from regard.decode.search import Greedy, advance, go_on
 from regard.errors import DataError, RegardError
 
+APART = 4  # steps from one reading of newcomers to the next, as long as others are being answered
 SPARE = 16  # tokens by which a source may be longer than twice its neighbour, and still be read together with it
 
 
@@ -104,7 +105,7 @@ class Engine:
         self.model, self.rows = model, rows
         self.waiting: list[Live] = []
         self.batches: dict[int, _Batch] = {}  # by the number of hypotheses of a line
-        self.has_read = False  # in the last step
+        self.since = APART  # steps since newcomers were read
 
     @property
     def live(self) -> tuple[Live, ...]:
@@ -117,7 +118,7 @@ class Engine:
         return self.rows - sum(live.ask.how.keep for live in self.live)
 
     def admit(self, ask: Ask) -> Live:
-        """It is read in the next step, or in the one after it."""
+        """It is read in the next step, or in one of the few after it."""
         self._check(ask)
         if ask.how.keep > self.room:
             raise RegardError(
@@ -139,12 +140,14 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Event]:
-        """One word more for everybody. Newcomers are read at every other step: more of them at once, and whoever is
+        """One word more for everybody. Newcomers are read at every fourth step: more of them at once, and whoever is
         being answered waits less."""
         waiting: list[Live] = []
-        if not (self.has_read and self.batches):
+        self.since += 1
+        if self.since >= APART or not self.batches:
             waiting, self.waiting = self.waiting, []
-        self.has_read = bool(waiting)
+        if waiting:
+            self.since = 0
         batches, self.batches = list(self.batches.values()), {}
         told = [event for batch in batches for event in self._advance(batch)]
         return told + [event for lives in _alike(waiting) for event in self._read(lives)]

@@ -15,7 +15,9 @@ def bind(host: str, port: int, *, exactly: bool) -> socket.socket:
     """The port that was asked for, or the next that is free."""
     kind = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in [port] if exactly or not port else range(port, port + PORTS):
-        listener = socket.socket(kind, socket.SOCK_STREAM)
+        listener = socket.socket(
+            kind, socket.SOCK_STREAM, socket.IPPROTO_TCP
+        )  # known as TCP, it waits for no full packet
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, number))

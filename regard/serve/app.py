@@ -45,8 +45,8 @@ def application(
     app = FastAPI(title="Regard", version=__version__, docs_url=None, redoc_url=None)
     app.state.models, app.state.metrics = models, metrics
     app.state.traces, app.state.courses = trace.Traces(), Courses()
+    app.include_router(router)  # looked through in this order: what is asked most comes first
     app.include_router(trace.router)
-    app.include_router(router)
     for name in contract.page_files():
         app.add_route("/" if name == "index.html" else f"/{name}", page(name), include_in_schema=False)
     app.add_exception_handler(HTTPException, _no_route)
@@ -61,42 +61,6 @@ async def _no_route(request: Request, error: Exception) -> Response:
     answer = told(Refusal(405, "no_such_method", f"{request.method} is not for this address; use {allowed}"))
     answer.headers["allow"] = allowed
     return answer
-
-
-# ---- what runs there are, and how they are
-
-
-@router.get("/v1/models", response_model=schema.ModelList)
-async def models(request: Request) -> Response:
-    return Answer({"object": "list", "data": [model.json() for model in request.app.state.models]})
-
-
-@router.get("/v1/models/{name}", response_model=schema.Model)
-async def model(name: str, request: Request) -> Response:
-    return Answer(request.app.state.models.find(name).json())
-
-
-@router.get("/healthz", response_model=schema.Health)
-async def healthz() -> Response:
-    """The process lives."""
-    return Answer({"status": "alive"})
-
-
-@router.get("/readyz", response_model=schema.Health)
-async def readyz(request: Request) -> Response:
-    """Every model is loaded, and the server is not about to stop."""
-    served: Models = request.app.state.models
-    if not served.open:
-        raise draining()
-    for one in served:
-        if not one.ready:
-            raise loading(one.name)
-    return Answer({"status": "ready"})
-
-
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def metrics(request: Request) -> Response:
-    return Response(request.app.state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 # ---- asking
@@ -185,6 +149,42 @@ async def embeddings(asked: schema.Embeddings, request: Request) -> Response:
 
 def _base64(vector: list[float]) -> str:
     return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
+
+
+# ---- what runs there are, and how they are
+
+
+@router.get("/v1/models", response_model=schema.ModelList)
+async def models(request: Request) -> Response:
+    return Answer({"object": "list", "data": [model.json() for model in request.app.state.models]})
+
+
+@router.get("/v1/models/{name}", response_model=schema.Model)
+async def model(name: str, request: Request) -> Response:
+    return Answer(request.app.state.models.find(name).json())
+
+
+@router.get("/healthz", response_model=schema.Health)
+async def healthz() -> Response:
+    """The process lives."""
+    return Answer({"status": "alive"})
+
+
+@router.get("/readyz", response_model=schema.Health)
+async def readyz(request: Request) -> Response:
+    """Every model is loaded, and the server is not about to stop."""
+    served: Models = request.app.state.models
+    if not served.open:
+        raise draining()
+    for one in served:
+        if not one.ready:
+            raise loading(one.name)
+    return Answer({"status": "ready"})
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(request: Request) -> Response:
+    return Response(request.app.state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 # ---- the page

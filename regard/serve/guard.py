@@ -123,7 +123,7 @@ class Guard:
         headers = dict(scope["headers"])
         path = scope["path"]
         if self.names and (name := _name(headers.get(b"host", b"").decode("latin-1"))) not in self.names:
-            known = ", ".join(sorted(self.names))
+            known = ", ".join(sorted({*self.names}))
             sentence = f"this server is not called {name[:80]!r}; call it by {known}, or start it with --names"
             raise Refusal(421, "wrong_host", sentence)
         if (path == "/" or path.startswith(KEYED)) and not self._knows_key(scope, headers):
@@ -139,7 +139,7 @@ class Guard:
     def _knows_key(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":
-            given = parse_qs(scope["query_string"], max_num_fields=64).get(b"token", [b""])[0]
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0].encode()
         return secrets.compare_digest(given.strip(), self.key.encode())
 
     async def _read(self, body: bytearray, receive: Receive) -> None:

@@ -81,7 +81,7 @@ class Metrics:
         self.dropped = Counter("regard_dropped_total", "requests that were stopped, by model and cause")
         self.tokens = Counter("regard_tokens_total", "tokens written, by model")
         self.steps = Counter("regard_steps_total", "steps that the engine of a model has made")
-        self.fallen = Counter("regard_fallen_total", "times that an engine failed and was set up anew")
+        self.fallen = Counter("regard_fallen_total", "times that a model failed and went on anew")
         self.gauges: list[Gauge] = []
 
     def text(self) -> str:

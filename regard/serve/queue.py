@@ -6,7 +6,8 @@
     leave() ──────────▶ looked at between two steps; the rows are free before the next one
 
 The worker takes in what has come, makes one step for all that is live, tells what came of it, and begins again: rows
-enter and leave in mid-decode, and nobody waits for the longest answer of a batch.
+enter and leave in mid-decode, and nobody waits for the longest answer of a batch. What is read in one go asks at each
+part of the model whether anybody still waits for it.
 """
 
 from __future__ import annotations
@@ -52,8 +53,13 @@ class Ticket:
     def leave(self) -> None:
         self.left = True
 
+    @property
+    def over(self) -> bool:
+        """Nobody waits any more."""
+        return self.left or time.monotonic() > self.deadline
+
     async def next(self) -> Any:
-        """The next that is said. A worker that is busy with one long text cannot look at the clock; we can."""
+        """The next that is said. A worker that is busy with one large product cannot look at the clock; we can."""
         try:
             async with asyncio.timeout(self.deadline - time.monotonic() + 1):
                 said = await self.said.get()
@@ -98,14 +104,25 @@ class Writing:
         self.missing, self.found = len(self.asks), [[] for _ in self.asks]
 
 
+Heed = Callable[[], None]
+
+
+class Stopped(Exception):
+    """Nobody waits for what is being read."""
+
+
 @dataclass(eq=False)
 class Reading:
-    """Texts that are read in one go. Those of equal `key` are read together; `None` is read alone."""
+    """Texts that are read in one go. Those of equal `key` are read together; `None` is read alone.
+
+    `read` calls what it is given besides the texts as often as it can: it raises `Stopped` once nobody waits.
+    """
 
     ticket: Ticket
     items: Sequence[Any]
-    read: Callable[[Sequence[Any]], Sequence[Any]]
+    read: Callable[[Sequence[Any], Heed], Sequence[Any]]
     key: Hashable = None
+    at_once: int = AT_ONCE
     found: list[Any] = field(default_factory=list)
 
     @property
@@ -202,8 +219,9 @@ class Worker(Thread):
         self._admit()
         self._read()
         if self.engine is not None and self.live:
-            for event in self.engine.step():
-                self.metrics.tokens.add(len(event.tokens), model=self.model)
+            events = self.engine.step()
+            self.metrics.tokens.add(sum(len(event.tokens) for event in events), model=self.model)
+            for event in events:
                 if event.live in self.live:  # else its job has failed a moment ago
                     self._hear(event)
             self.metrics.steps.add(model=self.model)
@@ -231,9 +249,8 @@ class Worker(Thread):
 
     def _dismiss(self) -> None:
         """Whose client has gone, or whose time is over, leaves before the next step."""
-        now = time.monotonic()
         for job in self._jobs():
-            if job.ticket.left or now > job.ticket.deadline:
+            if job.ticket.over:
                 cause, why = ("gone", gone()) if job.ticket.left else ("deadline", late(job.ticket.seconds))
                 self.metrics.dropped.add(model=self.model, cause=cause)
                 self._finish(job, why)
@@ -283,6 +300,7 @@ class Worker(Thread):
     def _fail(self, job: Job, error: Exception) -> None:
         if not isinstance(error, RegardError):
             log.error("%s could not be asked", self.model, exc_info=error)
+            self.metrics.fallen.add(model=self.model)
             error = fallen()
         self._finish(job, error)
 
@@ -302,7 +320,7 @@ class Worker(Thread):
         waiting = [job for job in self._queue() if isinstance(job, Reading)]
         if not waiting:
             return
-        first, room = waiting[0], AT_ONCE
+        first, room = waiting[0], waiting[0].at_once
         together: list[tuple[Reading, Sequence[Any]]] = []
         for job in [first] if first.key is None else waiting:
             if job.key == first.key and room:
@@ -312,8 +330,14 @@ class Worker(Thread):
         self._read_together(together)
 
     def _read_together(self, together: list[tuple[Reading, Sequence[Any]]]) -> None:
+        def heed() -> None:
+            if self.over or all(job.ticket.over for job, _ in together):
+                raise Stopped
+
         try:
-            found = iter(together[0][0].read([item for _, some in together for item in some]))
+            found = iter(together[0][0].read([item for _, some in together for item in some], heed))
+        except Stopped:
+            return  # they are dismissed in the next turn, or told that it was the last
         except Exception as error:
             if len(together) == 1:
                 self._fail(together[0][0], error)
@@ -325,3 +349,7 @@ class Worker(Thread):
             job.found += [next(found) for _ in some]
             if not job.rest:
                 self._finish(job, Done(job.found))
+                continue
+            with self.bell:  # who has more to read lets the others go first
+                self.waiting.remove(job)
+                self.waiting.append(job)

@@ -58,12 +58,16 @@ class Predict(Decoding):
     """Continuations to rank by their likelihood; of runs that go on with a text."""
 
 
+Zero = Annotated[float, Field(ge=0, le=0)]
+
+
 class StreamOptions(Asked):
     include_usage: bool = False
 
 
 class Completions(Asked):
-    """In the shape of OpenAI's; what would have no effect here is refused."""
+    """In the shape of OpenAI's. What that has besides may come with the value that changes nothing; any other is
+    refused, and not ignored."""
 
     model: Name | None = None
     prompt: Text | Texts
@@ -79,6 +83,13 @@ class Completions(Asked):
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(max_length=1000)] | None = None
     """Not looked at."""
+    best_of: Annotated[int, Field(ge=1, le=1)] | None = None
+    echo: Literal[False] | None = None
+    frequency_penalty: Zero | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    logprobs: None = None
+    presence_penalty: Zero | None = None
+    suffix: Annotated[str, Field(max_length=0)] | None = None
 
 
 class Embeddings(Asked):
@@ -91,6 +102,7 @@ class Embeddings(Asked):
     pooling: Literal["mean", "first"] | None = None
     user: Annotated[str, Field(max_length=1000)] | None = None
     """Not looked at."""
+    dimensions: None = None
 
 
 Place = Annotated[int, Field(ge=0, le=65_536)]

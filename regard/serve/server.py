@@ -28,6 +28,7 @@ class Serving(Server):
             Config(
                 app,
                 http=Patient, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+                proxy_headers=False,
                 date_header=False, timeout_keep_alive=int(PATIENCE), timeout_graceful_shutdown=2, backlog=BACKLOG,
             )
         )  # fmt: skip

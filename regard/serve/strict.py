@@ -137,9 +137,18 @@ def sentence(errors: Any, schema: Any) -> str:
             return f"{where}: missing; write it"
         case "value_error":
             return f"{where}: {error['ctx']['error']}"
+        case "string_pattern_mismatch":
+            return f"{where}: positions are numbers of at most five digits; write one"
         case _:
-            wanted = error["msg"].removeprefix("Input ").replace("should be", "must be").replace("should", "must")
-            return f"{where}: {wanted[:1].lower()}{wanted[1:]}"
+            return f"{where}: {_wanted(error['msg'])}"
+
+
+def _wanted(told: str) -> str:
+    """In our words, and in those of JSON."""
+    for theirs, ours in (("Input ", ""), ("should be", "must be"), ("should", "must"), ("None", "null"),
+                         ("False", "false")):  # fmt: skip
+        told = told.replace(theirs, ours)
+    return told[:1].lower() + told[1:]
 
 
 def _is_name(part: Any) -> bool:

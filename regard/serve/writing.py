@@ -23,7 +23,7 @@ from regard.serve.refusal import Refusal
 from regard.serve.spelling import added
 from regard.tasks.language import begun
 from regard.tasks.rewrite import NOTHING, encode_sources
-from regard.tasks.searching import seed_of
+from regard.tasks.searching import room, seed_of
 
 MOST_TOKENS = 1 << 18  # that one request may make the engine write, over all rows and inputs
 
@@ -74,10 +74,9 @@ def _rewriting(pipeline: Rewriter, text: str, how: DecodeConfig, prefix: str, nu
     (ids,) = encode_sources(tokenizers, [text], pipeline.longest, first=number)
     marks, written = tokenizers.target.marks, tokenizers.target
     frame = len(tokenizers.source.marks.source([]))
-    length = how.longest or math.ceil(how.ratio * (len(ids) - frame)) + how.extra
     asks = _asks(
         written, how, ids, source=ids, prompt=[marks.begin], prefix=[*marks.opening, *written.encode(prefix)],
-        limit=min(len(marks.opening) + length, most or math.inf),
+        limit=min(len(marks.opening) + room(how, len(ids) - frame), most or math.inf),
     )  # fmt: skip
     return Question(text, asks if len(ids) > frame else [], len(ids), how, written.decode)
 
@@ -86,8 +85,7 @@ def _going_on(pipeline: Writer, text: str, how: DecodeConfig, number: int) -> Qu
     pipeline.check(text, number)
     tokenizer, most = pipeline.tokenizer, pipeline.model.longest
     ids = begun(pipeline.model, tokenizer, pipeline.before, tokenizer.encode(text))
-    room = how.longest or math.ceil(how.ratio * len(ids)) + how.extra
-    limit = room if most is None else min(room, most - len(ids) + 1)
+    limit = min(room(how, len(ids)), math.inf if most is None else most - len(ids) + 1)
     asks = _asks(tokenizer, how, ids, source=None, prompt=ids, prefix=[], limit=limit)
     return Question(text, asks, len(ids), how, lambda tokens: added(tokenizer, ids, tokens))
 

@@ -12,7 +12,9 @@ __all__ = ["Loss", "Task"]
 
 
 class Task(Protocol):
-    """One thing to learn, with its data and its measure."""
+    """One thing to learn, with its data and its measure. Where it has a `look(model)` too, the loop notes what it gives
+    along the way (see tasks.rewrite).
+    """
 
     fingerprint: str
     """Names the data: a checkpoint remembers which it was trained on."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard.core.autoregressive import Autoregressive
 from regard.core.state import KV, ROOM, State
 from regard.decode import Ask, Beam, Engine, Event, Greedy, Hypothesis, Live, Sample, beam, greedy, sample
+from regard.decode.engine import APART
 from regard.decode.filters import at_least, never, no_repeat, temperature, top_k
 from regard.decode.search import average
 from regard.errors import DataError, RegardError
@@ -174,8 +175,18 @@ def test_newcomers_do_not_hold_up_those_who_are_being_answered_at_every_step() -
     engine = Engine(model("transformer"))
     engine.admit(ask_for(filters=(never(EOS),)))
     engine.step()
+    late = [engine.admit(ask_for(5, 6)), engine.admit(ask_for(7, 8))]
+    for _ in range(APART - 1):
+        assert not {event.live for event in engine.step()} & {*late}
+    assert {*late} < {event.live for event in engine.step()}, "read together"
+
+
+def test_whoever_comes_alone_is_read_at_once() -> None:
+    engine = Engine(model("transformer"))
+    engine.admit(ask_for(filters=(never(EOS),), limit=2 * APART))
+    for _ in range(APART):
+        engine.step()
     late = engine.admit(ask_for(5, 6))
-    assert late not in {event.live for event in engine.step()}
     assert late in {event.live for event in engine.step()}
 
 
@@ -225,8 +236,8 @@ def test_where_all_are_equally_long_again_the_plain_path_is_taken() -> None:
     short = engine.admit(ask_for(filters=(never(EOS),)))
     engine.step()
     engine.admit(ask_for(5, 6, 7, filters=(never(EOS),)))
-    engine.step()
-    engine.step()
+    for _ in range(APART):
+        engine.step()
     assert engine.batches[1].state.lengths is not None
     engine.drop(short)
     state = engine.batches[1].state

@@ -8,6 +8,6 @@ from served import Served, serving
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Served]:
-    """A run that rewrites, one that goes on, one that tells labels, one that fills masks."""
-    with serving("rewrite", "language", "classify", "masked") as served:
+    """Two runs that rewrite, one that goes on, one that tells labels, one that fills masks."""
+    with serving("rewrite", "language", "classify", "masked", "recurrent") as served:
         yield served

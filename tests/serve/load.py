@@ -70,6 +70,12 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     text: str = ""
     seconds: float = 0.0
+    sent: float = 0.0  # when the whole of the request was on its way; 0: it never was
+
+    @property
+    def came(self) -> float:
+        """When the answer was here, or the connection had broken."""
+        return self.sent + self.seconds
 
     @property
     def answer(self) -> str:
@@ -83,18 +89,19 @@ class Client:
         self.port, self.reader, self.writer = port, None, None  # type: ignore[var-annotated]
 
     async def ask(self, sent: bytes) -> Reply:
-        began = time.monotonic()
+        began = 0.0
         try:
             if self.writer is None or self.reader is None:
                 self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
             self.writer.write(sent)
+            began = time.monotonic()
             head, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
             body = await self.reader.readexactly(int(headers["content-length"]))
-            return Reply(int(head.split()[1]), headers, body.decode(), time.monotonic() - began)
+            return Reply(int(head.split()[1]), headers, body.decode(), time.monotonic() - began, began)
         except (OSError, EOFError):
             await self.close()
-            return Reply(0, seconds=time.monotonic() - began)
+            return Reply(0, seconds=time.monotonic() - began if began else 0.0, sent=began)
 
     async def close(self) -> None:
         if self.writer is not None:
@@ -117,7 +124,8 @@ async def ask(port: int, sent: bytes) -> Reply:
 
 
 async def crowd(port: int, bodies: list[dict[str, Any]], clients: int, seconds: float) -> list[tuple[int, Reply]]:
-    """Each client asks again as soon as it has an answer, for so many seconds: which body, and what came."""
+    """Each client asks again as soon as it has an answer, for so many seconds: which body, and what came. Whose
+    connection breaks does not come again."""
     found: list[tuple[int, Reply]] = []
     end = time.monotonic() + seconds
     wire = [request(body) for body in bodies]
@@ -127,6 +135,8 @@ async def crowd(port: int, bodies: list[dict[str, Any]], clients: int, seconds: 
         while time.monotonic() < end:
             number = (number + 7) % len(wire)
             found.append((number, await client.ask(wire[number])))
+            if not found[-1][1].status:
+                return
         await client.close()
 
     await asyncio.gather(*(one(number) for number in range(clients)))

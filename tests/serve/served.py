@@ -68,6 +68,7 @@ def folder(name: str) -> Path:
         "language": lambda: recipe("language", "gpt", "stream.txt", {}, {"kind": "char"}),
         "classify": lambda: recipe("classify", "bert", "labelled.tsv", {"hidden": 32}, pieces),
         "masked": lambda: recipe("masked", "bert", "documents.txt", {"hidden": 32}, pieces),
+        "recurrent": lambda: {**tiny.recipe(train=TRAIN), "system": "seq2seq", "model": {"dim": 16, "embedding": 8}},
     }[name]()
     run.start(make_recipe(values, schema), home() / name, Console(quiet=True))
     return home() / name
@@ -137,6 +138,30 @@ def serving(*names: str, **how: Any) -> Iterator[Served]:
         yield served
     finally:
         served.models.stop()
+
+
+async def knock(app: Guard, path: str, query: bytes) -> int:
+    """The status of a request without any header but a host: all that it knows stands in its address."""
+    found: list[int] = []
+    messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> Any:
+        return next(messages, None) or await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            found.append(message["status"])
+
+    await app(scope_of("GET", path, {"host": "localhost"}, query), receive, send)
+    return found[0]
+
+
+def scope_of(method: str, path: str, headers: dict[str, str], query: bytes = b"") -> dict[str, Any]:
+    return {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query,
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()], "http_version": "1.1",
+        "scheme": "http", "server": ("localhost", 80), "client": ("127.0.0.1", 1), "root_path": "", "asgi": {},
+    }  # fmt: skip
 
 
 async def until(true: Callable[[], bool], seconds: float = 10) -> None:

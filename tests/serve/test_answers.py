@@ -29,6 +29,9 @@ SEARCHES: list[dict[str, Any]] = [
 ]
 ASKED: list[tuple[str, list[str], dict[str, Any]]] = [
     *(("rewrite", PHRASES, how) for how in SEARCHES),
+    ("recurrent", PHRASES, {}),
+    ("recurrent", PHRASES, {"beam": 3, "nbest": 2}),
+    ("recurrent", PHRASES, {"sample": True, "seed": 2}),
     ("language", ["the cat", "", "a dog ran"], {"beam": 1, "longest": 12}),
     ("language", ["the cat", "birds"], {"sample": True, "seed": 3, "nbest": 2, "longest": 9}),
     ("language", ["the cat sat"], {"beam": 3, "nbest": 2, "longest": 7}),
@@ -59,7 +62,7 @@ def test_predict_is_what_the_pipeline_says(server: Served, name: str, texts: lis
     reply = server.ask("POST", "/v1/predict", json={"model": model, "input": texts, **how}).json()
     assert near(reply["answers"], expected)
     assert reply["model"] == model
-    assert reply["task"] == name
+    assert reply["task"] == pipeline(name).recipe.task.name
 
 
 def test_one_text_and_the_first_model_are_the_default(server: Served) -> None:
@@ -85,13 +88,15 @@ def test_nobody_changes_the_answer_of_another(server: Served) -> None:
 
     for body, reply in zip(asked, server.run(together), strict=True):
         how = {name: value for name, value in body.items() if name not in ("model", "input")}
-        name = next(one for one in ("rewrite", "language", "classify") if folder(one).name == body["model"])
+        name = next(
+            one for one in ("rewrite", "recurrent", "language", "classify") if folder(one).name == body["model"]
+        )
         assert near(reply["answers"], [one.json for one in pipeline(name).ask([body["input"]], **how)])
 
 
 def test_models_are_listed_with_what_they_take(server: Served) -> None:
     listed = {model["id"]: model for model in server.ask("GET", "/v1/models").json()["data"]}
-    assert list(listed) == [folder(name).name for name in ("rewrite", "language", "classify", "masked")]
+    assert list(listed) == [folder(name).name for name in ("rewrite", "language", "classify", "masked", "recurrent")]
     assert listed["language"]["task"] == "language"
     assert all(model["ready"] for model in listed.values())
     assert "shots" not in listed["language"]["settings"], "a client names no file of the server"
@@ -100,7 +105,7 @@ def test_models_are_listed_with_what_they_take(server: Served) -> None:
     assert listed["language"]["example"].startswith("the cat sat on the mat")
     assert listed["classify"]["example"] in TEXT
     assert listed["masked"]["example"] == "", "nothing is kept as it was read"
-    for name in ("rewrite", "language", "classify"):
+    for name in ("rewrite", "recurrent", "language", "classify"):
         model = folder(name).name
         asked = {"model": model, "input": listed[model]["example"]}
         assert server.ask("POST", "/v1/predict", json=asked).status_code == 200

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from served import Served, folder, pipeline
 
+JSON = {"content-type": "application/json"}
 MARKUP = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</script><svg/onload=1>", "{{7*7}} ${7*7}"]
 STRINGS = [
     "",
@@ -36,6 +39,54 @@ STRINGS = [
 ]
 
 
+ALIKE = str.maketrans({"a": "а", "c": "ϲ", "e": "е", "f": "ｆ", "i": "і", "n": "ո", "o": "ο", "t": "𝐭", "v": "ν"})
+TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
+NAMES = [
+    "<pad>",
+    "<bos>",
+    "<eos>",
+    "<unk>",
+    "<mask>",
+    "[CLS]",
+    "[SEP]",
+    "[PAD]",
+    "[MASK]",
+    "<|endoftext|>",
+    "</s>",
+    "##",
+]
+
+
+def words(dice: random.Random, most: int = 8) -> str:
+    return " ".join(
+        dice.choices(["five", "two hundred", "the cat", "twenty-three", "ß", "ﬁve"], k=dice.randint(1, most))
+    )
+
+
+def sprinkled(dice: random.Random, letters: str) -> str:
+    """Words with foreign letters at random places between them."""
+    return "".join(letter + dice.choice(letters) * (dice.random() < 0.4) for letter in words(dice))
+
+
+FAMILIES: list[Callable[[random.Random], str]] = [
+    lambda dice: "".join(chr(dice.randrange(0x110000)) for _ in range(dice.randint(1, 60))),  # halves of pairs, too
+    lambda dice: words(dice) + chr(dice.randrange(0xD800, 0xE000)) * dice.randint(1, 3),
+    lambda dice: "".join(letter + "\u0301\u0336\u20e3" * dice.randint(0, 99) for letter in words(dice, 3)),
+    lambda dice: "e" + "\u0301" * dice.randint(5000, 10_000),
+    lambda dice: "\u200d".join(dice.choices("👩👨👧👦🏽🏳🌈❤", k=dice.randint(2, 300))),
+    lambda dice: sprinkled(dice, TURNS),
+    lambda dice: sprinkled(dice, "".join(map(chr, [*range(32), *range(0x7F, 0xA0)]))),
+    lambda dice: "".join(dice.choice(NAMES) + " " * (dice.random() < 0.5) for _ in range(dice.randint(1, 40))),
+    lambda dice: words(dice).translate(ALIKE),
+    lambda dice: words(dice) * dice.choice([300, 3000, 30_000]),
+]  # fmt: skip
+
+
+def hostile(count: int) -> list[str]:
+    """As many of each family."""
+    return [FAMILIES[i % len(FAMILIES)](random.Random(i)) for i in range(count)]
+
+
 def noise(count: int) -> list[str]:
     dice = random.Random(0)
     letters = [chr(i) for i in range(1, 0x3000) if unicodedata.category(chr(i)) != "Cs"]
@@ -46,6 +97,7 @@ def bodies(text: str) -> list[tuple[str, dict[str, Any]]]:
     return [
         ("/v1/predict", {"model": folder("rewrite").name, "input": text, "longest": 6}),
         ("/v1/predict", {"model": folder("rewrite").name, "input": "five", "prefix": text, "longest": 6}),
+        ("/v1/predict", {"model": "recurrent", "input": text, "longest": 6}),
         ("/v1/predict", {"model": "language", "input": text, "longest": 4, "beam": 1}),
         ("/v1/predict", {"model": "classify", "input": text}),
         ("/v1/predict", {"model": "masked", "input": f"{text} <mask>"}),
@@ -56,14 +108,27 @@ def bodies(text: str) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("text", STRINGS, ids=lambda text: ascii(text)[:30])
-def test_any_text_is_answered_or_refused(server: Served, text: str) -> None:
+def check_answered(server: Served, text: str) -> None:
+    """Each task answers it or refuses it, as JSON and never as markup."""
     for path, body in bodies(text):
-        reply = server.ask("POST", path, json=body)
-        assert reply.status_code in (200, 404, 422), (path, body, reply.text)
-        assert reply.headers["content-type"].startswith("application/json"), "never as markup"
+        reply = server.ask("POST", path, content=json.dumps(body).encode(), headers=JSON)
+        assert reply.status_code in (200, 404, 413, 422), (path, text[:100], reply.text[:300])
+        assert reply.headers["content-type"].startswith("application/json")
         reply.json()
     assert all(worker.idle for worker in server.models.workers)
+
+
+@pytest.mark.parametrize("text", [*STRINGS, *hostile(len(FAMILIES))], ids=lambda text: ascii(text)[:30])
+def test_any_text_is_answered_or_refused(server: Served, text: str) -> None:
+    check_answered(server, text)
+
+
+@pytest.mark.storm
+def test_four_hundred_more(server: Served) -> None:
+    texts = hostile(400)
+    assert len({*texts}) > 390
+    for text in texts:
+        check_answered(server, text)
 
 
 def test_noise_is_answered_as_the_pipeline_answers_it(server: Served) -> None:

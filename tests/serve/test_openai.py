@@ -34,6 +34,18 @@ def test_it_completes(client: Any) -> None:
     assert [choice.text for choice in first.choices] == [choice.text for choice in again.choices]
 
 
+def test_what_changes_nothing_may_be_said(client: Any) -> None:
+    how = {"model": "language", "prompt": "the cat", "max_tokens": 5, "temperature": 0}
+    neutral = {
+        "best_of": 1, "echo": False, "frequency_penalty": 0, "logit_bias": {}, "logprobs": None, "n": 1,
+        "presence_penalty": 0.0, "stop": None, "stream": False, "suffix": "", "top_p": 1, "user": "me",
+    }  # fmt: skip
+    plain, said = client.completions.create(**how), client.completions.create(**how, **neutral)
+    assert said.choices == plain.choices
+    nothing = {"best_of": None, "echo": None, "frequency_penalty": None, "logit_bias": None, "suffix": None}
+    assert client.completions.create(**how, **nothing).choices == plain.choices
+
+
 def test_it_streams(client: Any) -> None:
     how = {"model": "language", "prompt": "the cat", "max_tokens": 12, "temperature": 0, "stop": ["zz"]}
     whole = client.completions.create(**how)
@@ -55,7 +67,15 @@ def test_it_understands_our_refusals(client: Any) -> None:
         client.completions.create(model="gpt-4", prompt="a")
     with pytest.raises(openai.UnprocessableEntityError, match="max_tokens: must be greater than or equal to 1"):
         client.completions.create(model="language", prompt="a", max_tokens=0)
-    with pytest.raises(openai.UnprocessableEntityError, match="echo: no such setting"):
-        client.completions.create(model="language", prompt="a", echo=True)
+    for name, value, wanted in (
+        ("echo", True, "must be false"),
+        ("logprobs", 3, "must be null"),
+        ("best_of", 2, "must be less than or equal to 1"),
+        ("suffix", "b", "string must have at most 0 characters"),
+        ("presence_penalty", 0.5, "must be less than or equal to 0"),
+        ("logit_bias", {"5": 1}, "dictionary must have at most 0 items"),
+    ):
+        with pytest.raises(openai.UnprocessableEntityError, match=f"{name}: {wanted}"):
+            client.completions.create(model="language", prompt="a", **{name: value})
     with pytest.raises(openai.AuthenticationError, match="the key is missing or wrong"):
         client.with_options(api_key="another").models.list()

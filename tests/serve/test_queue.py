@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
-from served import KEY, Served, client, pipeline, serving, stepped, until
+from served import KEY, Served, client, folder, pipeline, scope_of, serving, stepped, until
+from torch import nn
 
 from regard.decode.engine import Engine, Event
 from regard.errors import DataError
+from regard.models import build
+from regard.serve import training
 from regard.serve.guard import Limits
 from regard.serve.metrics import Metrics
-from regard.serve.queue import Reading, Worker
+from regard.serve.queue import Heed, Reading, Worker
+from regard.training.checkpoint import found, step_of
 
 LONG = {"input": "twenty-three", "shortest": 20, "longest": 20, "beam": 1}
 SHORT = {"input": "five", "longest": 3, "beam": 1}
@@ -99,7 +106,9 @@ def test_a_model_that_hangs_is_not_waited_for() -> None:
 
 
 @asynccontextmanager
-async def raw(served: Served, path: str, body: dict[str, Any]) -> AsyncIterator[tuple[asyncio.Event, list[Any]]]:
+async def raw(
+    served: Served, path: str, body: dict[str, Any], query: bytes = b""
+) -> AsyncIterator[tuple[asyncio.Event, list[Any]]]:
     """A request without a client: the event lets it hang up, the list has what it was sent."""
     left, sent = asyncio.Event(), list[Any]()
     messages = iter([{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}])
@@ -114,11 +123,7 @@ async def raw(served: Served, path: str, body: dict[str, Any]) -> AsyncIterator[
         sent.append(message)
 
     headers = {"host": "localhost", "authorization": f"Bearer {KEY}", "content-type": "application/json"}
-    scope = {
-        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()], "http_version": "1.1",
-        "scheme": "http", "server": ("localhost", 80), "client": ("127.0.0.1", 1), "root_path": "", "asgi": {},
-    }  # fmt: skip
+    scope = scope_of("GET" if query else "POST", path, headers, query)
     task = asyncio.create_task(served.app(scope, receive, send))  # type: ignore[arg-type]
     try:
         yield left, sent
@@ -203,6 +208,8 @@ def test_a_failure_is_told_and_the_next_request_is_answered(way: str, caplog: py
         second = served.ask("POST", "/v1/predict", json=LONG)
         assert served.worker.idle
         assert served.worker.engine.live == ()
+        assert served.metrics.fallen.total() == 1
+        assert served.worker.is_alive()
     assert first.status_code == 503
     assert first.json()["error"]["message"] == "the model failed and was set up anew; ask again"
     assert second.status_code == 200
@@ -255,7 +262,7 @@ def test_a_server_answers_before_its_models_are_loaded() -> None:
 def test_what_is_alike_is_read_together_and_what_cannot_be_read_fails_alone() -> None:
     batches: list[list[str]] = []
 
-    def read(texts: Sequence[str]) -> list[str]:
+    def read(texts: Sequence[str], heed: Heed) -> list[str]:
         batches.append(list(texts))
         if "bad" in texts:
             raise DataError("this one cannot be read; write another")
@@ -276,6 +283,153 @@ def test_what_is_alike_is_read_together_and_what_cannot_be_read_fails_alone() ->
     assert (first, other, last, many) == (["A", "B"], ["C"], ["D"], ["E"] * 70)
     assert isinstance(bad, DataError)
     assert batches[0] == ["a", "b", "bad", "d", *["e"] * 60], "as many as are read at once"
+
+
+def test_a_failure_in_reading_is_told_counted_and_over(caplog: pytest.LogCaptureFixture) -> None:
+    with serving("classify") as served, caplog.at_level(logging.CRITICAL, "regard.serve"):
+
+        def fail(*_: Any) -> None:
+            hook.remove()
+            raise RuntimeError("out of memory")
+
+        hook = served.models.find(None).pipeline.model.register_forward_pre_hook(fail)
+        first, second = (served.ask("POST", "/v1/predict", json={"input": "the cat sat"}) for _ in range(2))
+        assert served.metrics.fallen.total() == 1
+        assert served.worker.is_alive()
+    assert (first.status_code, second.status_code) == (503, 200)
+
+
+def test_who_has_much_to_read_lets_others_go_between() -> None:
+    order: list[str] = []
+
+    def read(texts: Sequence[str], heed: Heed) -> Sequence[str]:
+        order.extend(texts)
+        return texts
+
+    async def work() -> list[Any]:
+        worker = Worker("reader", None, waiting=9, seconds=5, metrics=Metrics())
+        tickets = [worker.enter() for _ in range(3)]
+        for ticket, texts in zip(tickets, (["a1", "a2", "a3"], ["b1", "b2"], ["c1"]), strict=True):
+            worker.put(Reading(ticket, texts, read, at_once=1))
+        worker.start()
+        found = await asyncio.gather(*(ticket.done() for ticket in tickets))
+        worker.stop()
+        return found
+
+    assert asyncio.run(work()) == [["a1", "a2", "a3"], ["b1", "b2"], ["c1"]]
+    assert order == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+# ---- what is read in one go is stopped as well
+
+WATCHED = {"input": "five", "shortest": 200, "longest": 200}
+
+
+class Slow:
+    """Words that take their time; `calls` says how often the model has been asked for some."""
+
+    def __init__(self, served: Served) -> None:
+        self.calls = 0
+        pipeline = served.models.find(None).pipeline
+        assert pipeline is not None
+        for part in pipeline.model.modules():
+            if isinstance(part, nn.Embedding):
+                part.register_forward_pre_hook(self.wait)
+
+    def wait(self, *_: Any) -> None:
+        self.calls += 1
+        time.sleep(0.02)
+
+
+def watched(name: str) -> tuple[str, dict[str, Any]]:
+    """What takes a slow model four seconds, or with embeddings of many texts two."""
+    return {
+        "rewrite": ("/v1/trace", WATCHED),
+        "recurrent": ("/v1/trace", WATCHED),
+        "language": ("/v1/predict", {"input": ["the"] * 60, "choices": ["a", "b"] * 20}),
+    }[name]
+
+
+WATCHES = pytest.mark.parametrize("name", ["rewrite", "recurrent", "language"])
+
+
+@WATCHES
+def test_what_is_being_read_stops_at_the_deadline(name: str) -> None:
+    path, body = watched(name)
+    with serving(name, seconds=0.4) as served:
+        slow = Slow(served)
+        began = time.monotonic()
+        assert served.ask("POST", path, json=body).status_code == 504
+        asyncio.run(until(lambda: served.worker.idle, 1))
+        assert time.monotonic() - began < 1.2
+        assert 0 < slow.calls < 50
+        assert served.metrics.dropped.total(cause="deadline") == 1
+
+
+@WATCHES
+def test_what_is_being_read_stops_when_its_client_has_gone(name: str) -> None:
+    path, body = watched(name)
+    with serving(name) as served:
+        slow = Slow(served)
+
+        async def work() -> None:
+            async with raw(served, path, body) as (left, _):
+                await until(lambda: slow.calls > 2)
+                left.set()
+                await until(lambda: served.worker.idle, 1)
+
+        asyncio.run(work())
+        assert slow.calls < 50
+        assert served.metrics.dropped.total(cause="gone") == 1
+
+
+@WATCHES
+def test_what_is_being_read_stops_when_the_server_does(name: str) -> None:
+    path, body = watched(name)
+    with serving(name) as served:
+        slow = Slow(served)
+
+        async def work(asking: httpx.AsyncClient) -> httpx.Response:
+            task = asyncio.create_task(asking.post(path, json=body))
+            await until(lambda: slow.calls > 2)
+            await asyncio.to_thread(served.models.stop)
+            return await task
+
+        began = time.monotonic()
+        assert served.run(work).status_code == 503
+        assert not served.worker.is_alive()
+        assert time.monotonic() - began < 2
+
+
+def test_the_course_of_a_training_stops_with_its_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is a model of its own: each stops, and those that follow do not begin."""
+    run = Path(shutil.copytree(folder("rewrite"), tmp_path / "run"))
+    first, *_ = found(run / "checkpoints")
+    for step in range(10, 20):
+        shutil.copytree(first, first.with_name(f"step-{step:08d}"))
+    built: list[nn.Module] = []
+
+    def slow(system: str, config: Any) -> nn.Module:
+        built.append(build(system, config))
+        if len(built) == 2:
+            built[1].words.register_forward_pre_hook(lambda *_: time.sleep(0.1))  # type: ignore[operator, union-attr]
+        return built[-1]
+
+    monkeypatch.setattr(training, "build", slow)
+    monkeypatch.setattr("served.folder", lambda name: run)
+    with serving("run") as served:
+
+        async def work() -> None:
+            async with raw(served, "/v1/runs/run/training", {}, b"text=five") as (left, _):
+                await until(lambda: len(built) == 2)
+                left.set()
+                await until(lambda: served.worker.idle, 0.5)
+
+        asyncio.run(work())
+        assert len(built) == 2
+        assert served.metrics.dropped.total(cause="gone") == 1
+        course = served.ask("GET", "/v1/runs/run/training?text=five").json()
+    assert [look["step"] for look in course["checkpoints"]] == [step_of(path) for path in found(run / "checkpoints")]
 
 
 # ---- the door, while much is going on

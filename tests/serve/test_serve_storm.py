@@ -15,6 +15,7 @@ from collections import Counter
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from tempfile import mkdtemp
 from typing import Any
 
@@ -35,6 +36,7 @@ pytestmark = [pytest.mark.storm, pytest.mark.timeout(600)]
 TEXTS = [source for _, source, _ in spoken(("en", "de"), "test", 60)]
 SEARCHES: list[dict[str, Any]] = [{"beam": 1}, {"beam": 4}, {"sample": True, "seed": 1}]
 BODIES = [{"input": text, **SEARCHES[number % 3]} for number, text in enumerate(TEXTS)]
+GREEDY = [{"input": text, "beam": 1} for text in TEXTS]
 SECONDS = 20.0
 
 
@@ -45,19 +47,20 @@ def demo() -> Path:
 
 
 @cache
-def expected() -> list[str]:
+def expected(greedy: bool = False) -> list[str]:
     pipeline = regard.load(demo(), device="cpu")
-    return [pipeline.ask([body["input"]], **_how(body))[0].json["answers"][0]["text"] for body in BODIES]
+    bodies = GREEDY if greedy else BODIES
+    return [pipeline.ask([body["input"]], **_how(body))[0].json["answers"][0]["text"] for body in bodies]
 
 
 def _how(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name != "input"}
 
 
-def check_answers(found: list[tuple[int, Reply]]) -> None:
+def check_answers(found: list[tuple[int, Reply]], greedy: bool = False) -> None:
     """None lost, none doubled, none mixed up."""
     for number, reply in found:
-        assert reply.status != 200 or reply.answer == expected()[number]
+        assert reply.status != 200 or reply.answer == expected(greedy)[number]
     numbers = [reply.headers["x-request-id"] for _, reply in found if reply.status]
     assert len(numbers) == len(set(numbers))
 
@@ -73,6 +76,7 @@ def check_accounts(server: Process, found: list[tuple[int, Reply]], before: Coun
 def test_thirty_two_clients_for_two_minutes() -> None:
     expected()
     with process(demo()) as server:
+        idle = percentile([reply.seconds for _, reply in asyncio.run(crowd(server.port, BODIES, 1, 5))], 0.5)
         asyncio.run(crowd(server.port, BODIES, 32, 5))
         before, memory = server.answered(), server.memory()
         found = asyncio.run(crowd(server.port, BODIES, 32, 120))
@@ -82,7 +86,27 @@ def test_thirty_two_clients_for_two_minutes() -> None:
     assert Counter(reply.status for _, reply in found).keys() == {200}
     took = [reply.seconds for _, reply in found]
     print(f"{len(found)} answers, p50 {percentile(took, 0.5):.3f} s, p99 {percentile(took, 0.99):.3f} s, {grown:.3f}")
-    assert grown < 1.05, "memory grows"
+    print(f"alone, p50 {idle:.3f} s")
+    assert percentile(took, 0.99) <= 3 * idle * 32
+    assert grown < 1.02, "memory grows"
+
+
+def test_thirty_two_at_once_are_quicker_than_one_after_another() -> None:
+    """Measured 4 to 5 times as quick; other work on the machine, and clients on the same cores, blur it."""
+    expected(greedy=True)
+    rates: dict[int, list[float]] = {1: [], 32: []}
+    with process(demo()) as server:
+        for clients in (32, 1) * 4:
+            began = time.monotonic()
+            found = asyncio.run(crowd(server.port, GREEDY, clients, 6))
+            rates[clients].append(len(found) / (time.monotonic() - began))
+            check_answers(found, greedy=True)
+            assert {reply.status for _, reply in found} == {200}
+    ratio = median(
+        many / one for many, one in zip(rates[32][1:], rates[1][1:], strict=True)
+    )  # the first are to warm up
+    print(f"{median(rates[32]):.0f} answers a second by 32, {median(rates[1]):.0f} by one: {ratio:.2f} times as many")
+    assert ratio >= 3
 
 
 def test_ten_times_as_much_as_it_can_take() -> None:
@@ -204,22 +228,26 @@ def test_a_body_of_150_megabytes_costs_little(announced: bool) -> None:
 
 @pytest.mark.parametrize("time_", range(5))
 def test_told_to_stop_under_load_it_answers_all_that_it_took(time_: int) -> None:
+    """Whatever was on its way when the signal came gets an answer, or is told that the server is about to stop."""
     with process(demo()) as server:
 
-        async def storm() -> list[tuple[int, Reply]]:
-            load = asyncio.create_task(crowd(server.port, BODIES, 32, 6))
+        async def storm() -> tuple[float, list[tuple[int, Reply]]]:
+            load = asyncio.create_task(crowd(server.port, BODIES, 32, 20))
             await asyncio.sleep(1 + time_ / 5)
+            told = time.monotonic()
             server.inner.send_signal(signal.SIGTERM)
-            return await load
+            return told, await load
 
-        found = asyncio.run(storm())
+        told, found = asyncio.run(storm())
         assert server.inner.wait(40) == 0
     check_answers(found)
-    statuses = Counter(reply.status for _, reply in found)
-    assert statuses.keys() <= {200, 503, 0}
-    assert statuses[200] > 32
-    waited = [reply.seconds for _, reply in found if reply.status == 0]
-    assert percentile(waited or [0.0], 0.99) < 0.5, "who got no answer was refused at the door, and not let down inside"
+    accepted = [reply for _, reply in found if 0 < reply.sent < told]
+    assert Counter(reply.status for reply in accepted).keys() <= {200, 503}, "somebody was let down"
+    on_the_way = Counter(reply.status for reply in accepted if reply.came > told)
+    print(f"{len(accepted)} asked before the signal; on the way then: {dict(on_the_way)}")
+    assert on_the_way.total() >= 16
+    assert on_the_way[200] >= on_the_way.total() / 2, "what was accepted is finished, not put off"
+    assert {reply.status for _, reply in found} <= {200, 503, 0}
 
 
 def test_two_thousand_cases_of_a_fuzzer() -> None:

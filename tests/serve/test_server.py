@@ -222,7 +222,8 @@ def test_the_verb_serves_until_it_is_told_to_stop(
     thread.join()
     assert found[0].status_code == 200
     said = capsys.readouterr()
-    assert said.out == f"http://127.0.0.1:{port}/?token=KEY\n", "a key that was given is not shown"
+    assert said.out == f"http://127.0.0.1:{port}/\n", "a key that was given is not shown"
+    assert said.err.startswith("your key goes behind the address of the page, as ?token=…, or into the header Author")
     assert f"{folder('rewrite').name} is ready" in said.err.splitlines()
 
 
@@ -257,6 +258,21 @@ def test_a_port_that_is_taken_is_passed_over_unless_it_was_asked_for() -> None:
             ConfigError, match=rf"^--port {port}: cannot listen there on 127\.0\.0\.1 \(.*choose another"
         ):
             bind("127.0.0.1", port, exactly=True)
+
+
+def test_what_is_sent_goes_at_once() -> None:
+    """A short answer on a connection that stays open does not wait until what came before it is acknowledged."""
+    with serving("rewrite") as served, listening(served) as server, over(server) as asking:
+        asking.get("/healthz")
+        (connection,) = server.server_state.connections
+        line = connection.transport.get_extra_info("socket")
+        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        took = []
+        for _ in range(20):
+            began = time.monotonic()
+            asking.get("/healthz")
+            took.append(time.monotonic() - began)
+        assert min(took) < 0.03
 
 
 def test_which_addresses_others_can_reach() -> None:

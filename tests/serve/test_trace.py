@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from served import Served, folder, pipeline
+from served import Served, folder, pipeline, serving
 
 from regard.errors import CheckpointError
 from regard.serve.metrics import Metrics
@@ -90,6 +92,65 @@ def test_what_is_not_in_it_is_refused(server: Served, made: dict[str, Any], path
     assert sentence in reply.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (
+            {"beam": 16, "shortest": 4000, "longest": 4000},
+            r"^[\d,]+ weights and words might have to be kept, and there is room for ",
+        ),
+        ({"beam": 8, "expand": 200, "longest": 180}, r"^[\d,]+ weights and words might have to be kept"),
+        ({"beam": 64, "longest": 60_000}, r"^[\d,]+ tokens might be written, over all inputs and hypotheses, and "),
+        ({"input": "two " * 400}, r"^input 1 has \d+ tokens with its end mark, but this model reads at most 256"),
+        ({"model": "language", "input": "cat " * 40}, r"^input 1 has 160 tokens, but this model reads at most 64"),
+        ({"sample": True}, r"^sample: what is looked at is searched for, and not drawn; leave it out$"),
+        ({"sample": True, "beam": 2}, r"^beam: sampling has no use for it; add sample = false, or leave it out$"),
+        ({"model": "classify", "beam": 2}, r"^beam: "),
+        (
+            {"force": {"look": {"0": 999}}},
+            r"^force.look: position 0 cannot look at 999 in a text of 4 tokens; name one ",
+        ),
+        ({"force": {"look": {"0": 4}}}, r"in a text of 4 tokens; name one from 0 to 3$"),
+        ({"force": {"look": {"99": 1}}}, r"^force.look: the answer has no position 99; name one from 0 to 23$"),
+        ({"force": {"look": {"20": 1}}}, r"^force.look: the answer has no position 20; name one from 0 to \d$"),
+        ({"force": {"look": {"a": 1}}}, r"^force.look.a: positions are numbers of at most five digits; write one$"),
+        ({"model": "language", "force": {"look": {"0": 0}}}, r"^force: this model has no attention from target to sou"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_looked_at_is_refused(server: Served, body: dict[str, Any], sentence: str) -> None:
+    reply = server.ask("POST", "/v1/trace", json={"input": "five", **body})
+    assert reply.status_code == 422, reply.text
+    assert re.search(sentence, reply.json()["error"]["message"]), reply.text
+
+
+def test_a_beam_wider_than_the_engine_is_refused_as_by_predict() -> None:
+    with serving("rewrite", rows=4) as served:
+        said = [served.ask("POST", path, json={"input": "five", "beam": 5}) for path in ("/v1/trace", "/v1/predict")]
+    assert {reply.json()["error"]["message"] for reply in said} == {
+        "beam: 5 hypotheses, and this server carries 4; ask for fewer"
+    }
+
+
+@pytest.mark.parametrize("name", ["rewrite", "recurrent"])
+def test_where_it_is_told_to_look_it_looks(server: Served, name: str) -> None:
+    model, last = folder(name).name, len(pipeline(name).tokenizers.source.encode("five"))
+    body = {"model": model, "input": "five", "force": {"look": {"0": last}}}
+    made = server.ask("POST", "/v1/trace", json=body).json()
+    row = server.ask("GET", f"/v1/trace/{made['id']}/row/{made['main']}/-1/0").content
+    assert np.frombuffer(row, "<f4").argmax() == last
+    assert np.frombuffer(row, "<f4")[last] == pytest.approx(1)
+
+
+def test_a_recurrent_run_is_looked_at(server: Served) -> None:
+    made = server.ask("POST", "/v1/trace", json={"model": "recurrent", "input": TEXT, "beam": 2}).json()
+    expected = contract.trace_of(pipeline("recurrent"), TEXT, beam=2)
+    assert made["tokens"]["target"] == list(expected.target)
+    for name, weights in expected.maps.items():
+        row = server.ask("GET", f"/v1/trace/{made['id']}/row/{name}/0/1").content
+        np.testing.assert_allclose(np.frombuffer(row, "<f4"), weights[0, 1], atol=1e-6)
+
+
 def test_what_if(server: Served, made: dict[str, Any]) -> None:
     body = {"input": TEXT, "silence": {"decoder.0.cross": [0]}, "force": {"prefix": "drei"}, "beam": 1}
     other = server.ask("POST", "/v1/trace", json=body).json()
@@ -122,6 +183,7 @@ def test_only_so_much_is_kept(trace: Trace) -> None:
     traces.put("d", trace, "m")
     assert list(traces.kept) == ["b", "d"], "what was looked at last stays"
     Traces(room=1).put("e", trace, "m")
+    assert size_of(trace) > size_of(replace(trace, tree=None)), "what a search weighed takes room as well"
     hurried = Traces(seconds=-1)
     hurried.put("a", trace, "m")
     hurried.put("b", trace, "m")
