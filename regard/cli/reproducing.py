@@ -16,8 +16,8 @@ from regard.reproduce import STUDIES, find_study
 
 class ReproduceOptions(Config):
     data: str | None = None
-    """The data set; each table has its own: attention has spoken and multi30k, gpt-ablation has glue, ladder has
-    multi30k, length has copy and spoken."""
+    """The data set; each table has its own: attention has spoken and multi30k, dna has splice, gpt-ablation has glue,
+    ladder has multi30k, length has copy and spoken, sentiment has sst, tcn has sequences."""
     cells: tuple[str, ...] = ()
     """Some cells of the table only."""
     parts: tuple[str, ...] = ()

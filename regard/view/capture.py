@@ -74,6 +74,7 @@ class Trace:
     score: float | None = None
     caption: str = ""
     start: str = "<bos>"  # what a decoder sees of its answer before the first word: the mark's own name
+    given: int = 0  # so many tokens of the target were not written but read: a prompt
     parts: dict[str, Compared] = field(default_factory=dict, repr=False)  # what some attentions compared
     tree: dict[str, Any] | None = field(default=None, repr=False)  # what a search weighed, see pipeline.searched
     positions: list[dict[str, Any]] = field(default_factory=list, repr=False)  # see view.positions

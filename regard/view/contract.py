@@ -132,6 +132,7 @@ def header(trace: Trace) -> dict[str, Any]:
         "model": trace.model,
         "asked": trace.asked,
         "tokens": {side: list(trace.tokens(side)) for side in ("source", "target", "prefix")},
+        "given": trace.given,
         "maps": _maps(trace),
         "main": trace.pick(),
         "heads": max(len(weights) for weights in trace.maps.values()),

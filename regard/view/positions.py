@@ -25,4 +25,4 @@ def _table(part: nn.Module) -> dict[str, Any]:
     if isinstance(part, Learned):
         shown = min(SHOWN, part.table.num_embeddings - part.offset)
     table = part(0, shown).double().cpu()
-    return {"rows": shown, "dim": table.shape[1], "table": table.numpy().round(5).tolist()}
+    return {"rows": shown, "dim": table.shape[1], "table": table.numpy().round(7).tolist()}

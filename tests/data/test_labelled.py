@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.config.data import LabelledData
 from regard.data.labelled import (
     EMPTY_TEXT,
     LABEL,
     NUMBER,
     Example,
     find_labels,
+    in_fold,
     read_labelled,
     with_labels,
     with_numbers,
@@ -173,6 +175,65 @@ def test_labels_outside_the_set_and_numbers_that_are_none(tmp_path: Path) -> Non
     assert (bad.counts, bad.first) == ({NUMBER: 2}, {NUMBER: [2, 3]})
     with pytest.raises(DataError, match=r"line 2: 'nan' where a number was wanted .data.label names the column.; mend"):
         list(with_numbers(read(path), bad=bad, on_bad="refuse"))
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", " "])
+def test_whatever_its_ending_a_table_is_read_by_its_separator(tmp_path: Path, separator: str) -> None:
+    path = write(tmp_path, "x.data", f"EI{separator} AC GT\nN{separator} G\n")
+    assert read(path, texts=(1,), label=0, separator=separator) == [
+        Example(1, ("AC GT",), "EI"),
+        Example(2, ("G",), "N"),
+    ]
+
+
+def test_a_space_parts_as_many_columns_as_are_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path, "x.train", "1 a fine , fine film\n0 no\n1\n")
+    bad = BadLines()
+    assert [e.texts[0] for e in read(path, texts=(1,), label=0, separator=" ", bad=bad, on_bad="skip")] == [
+        "a fine , fine film",
+        "no",
+    ]
+    assert (bad.counts, bad.first) == ({COLUMNS: 1}, {COLUMNS: [3]})
+
+
+@given(st.lists(cell, min_size=1), st.integers(3, 12))
+def test_folds_part_all_that_there_is_and_each_is_tested_once(texts: list[str], folds: int) -> None:
+    examples = [Example(number, (text,), "1") for number, text in enumerate(texts, 1)]
+    tested = []
+    for fold in range(folds):
+        train, valid, test = (list(in_fold(examples, split, fold, folds)) for split in ("train", "valid", "test"))
+        assert sorted(train + valid + test) == examples, "every line is in one split"
+        assert not {e.texts for e in train} & {e.texts for e in valid + test}, "equal texts stay together"
+        assert valid == list(in_fold(examples, "test", (fold + 1) % folds, folds))
+        tested += test
+    assert sorted(tested) == examples
+
+
+@pytest.mark.parametrize("how", [{"folds": 2}, {"folds": 10, "fold": 10}])
+def test_folds_that_cannot_be_are_refused(how: dict[str, int]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"folds: \d+ with fold = \d+; write three or more folds, and a fold from 0 on"
+    ):
+        LabelledData(train=("x.tsv",), **how)
+
+
+@pytest.mark.data("dna")
+def test_splice_junctions_are_read_to_the_last_line(data_dir: Callable[[str], Path]) -> None:
+    found = read(data_dir("dna") / "splice.data", texts=(2,), label=0, separator=",")
+    labels = [example.label for example in found]
+    assert {name: labels.count(name) for name in find_labels(found, BadLines())} == {"EI": 767, "IE": 768, "N": 1655}
+    assert {len(example.texts[0]) for example in found} == {60}
+    sizes = [sum(1 for _ in in_fold(found, "test", fold, 10)) for fold in range(10)]
+    assert sum(sizes) == 3190
+    assert min(sizes) > 250
+
+
+@pytest.mark.data("sentence_cls")
+def test_sentences_about_films_are_read_to_the_last_line(data_dir: Callable[[str], Path]) -> None:
+    for split, count in (("train", 6920), ("dev", 872), ("test", 1821)):
+        found = read(data_dir("sentence_cls") / f"stsa.binary.{split}", texts=(1,), label=0, separator=" ")
+        assert len(found) == count
+        assert find_labels(found, BadLines()) == ("0", "1")
 
 
 WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [

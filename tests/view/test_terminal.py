@@ -111,6 +111,11 @@ def test_the_legend_says_what_rows_and_columns_are(make: Make, name: str) -> Non
     assert any(f"a run, {name}, head 1" in line for line in last)
 
 
+def test_where_nothing_was_read_first_rows_came_one_behind_the_other() -> None:
+    trace = Trace((), ("b", "good"), {"blocks.0.attention": np.ones((1, 2, 2), np.float32)}, start="a")
+    assert "rows: what came next; columns: what had come" in lines(trace, 80)
+
+
 def test_a_terminal_of_few_letters_gets_letters_that_it_has() -> None:
     console = Console(color_system=None, file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert choose_ink(console, console.options) is ASCII

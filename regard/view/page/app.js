@@ -21,10 +21,16 @@ import { training } from "./views/training.js";
 const VIEWS = [overview, head, alignment, search, arithmetic, positions, training, compare];
 const CAVEAT = "Where a model looked need not be why it answered so: other weights can give the same answer, and much reaches a word by other ways. Silence a head or force a look to find out.";
 const KEYS = [
-  ["1 … 8", "views"], ["arrows", "from token to token"], ["Enter", "the strongest cell of the row; opens a head in the overview"],
-  ["[ and ]", "head before, head after"], ["{ and }", "attention before, attention after"], ["space", "play the alignment or the search"],
-  ["f", "force the selected cell (Alignment)"], ["t", "light or dark"], ["?", "this help"],
+  ["1 … 8", "views"], ["arrows", "from token to token, from head to head, from candidate to candidate"], ["Enter", "the strongest cell of the row; opens a head in the overview"],
+  ["[ and ]", "head before, head after"], ["{ and }", "attention before, attention after"], ["space", "play the alignment, the search or the training; next step of the arithmetic"],
+  ["f", "force the selected cell of the alignment"], ["t", "light or dark"], ["?", "this help"],
 ];
+/** What colours mean: which scale, and what stands at its ends. @type {Record<string, ["weight" | "signed", string, string]>} */
+const LEGENDS = {
+  weight: ["weight", "weight 0", "1, by its root"],
+  change: ["signed", "less weight", "more, by its root"],
+  sign: ["signed", "negative", "positive, by its root"],
+};
 
 class App {
   constructor() {
@@ -70,8 +76,7 @@ class App {
   async look(body) {
     const id = await this.source.make(body);
     const before = this.trace?.id ?? "";
-    const same = before && this.trace.header.asked.text === body.input;
-    this.store.set({ trace: id, base: same && before !== id ? before : "" });
+    this.store.set(before === id ? { trace: id } : { trace: id, base: before, alone: false });
   }
 
   // ---- what if
@@ -166,15 +171,14 @@ class App {
 
   show() {
     const { state } = this.store;
+    const view = VIEWS.find((each) => each.id === state.view) ?? overview;
     const wanted = state.trace || (this.source.live ? "" : "saved");
-    if (wanted && (this.trace?.id !== wanted && !(wanted === "saved" && this.trace))) {
+    if (wanted && (this.trace?.id !== wanted && !(wanted === "saved" && this.trace)))
       if (this.opening !== wanted) { this.opening = wanted; this.busy(); this.open(wanted, "trace"); }
-      if (!this.trace) return this.opening ? undefined : this.empty();
-    }
     if (state.base && this.base?.id !== state.base) { this.base = null; this.open(state.base, "base"); }
     if (!state.base) this.base = null;
-    if (!this.trace) return this.empty();
-    const view = VIEWS.find((each) => each.id === state.view) ?? overview;
+    this.choose(view);
+    if (!this.trace && !(view.alone && this.source.live)) return this.opening ? undefined : this.empty();
     const shown = this.panel(view);
     const missing = view.needs?.(this.trace, this) ?? "";
     shown.body.hidden = Boolean(missing);
@@ -182,7 +186,7 @@ class App {
     shown.missing.hidden = !missing;
     try {
       if (!missing) shown.parts.update(state);
-      this.inspector.update(missing ? { ...state, view: "head" } : state, missing ? {} : shown.parts);
+      if (this.trace || !missing) this.inspector.update(missing ? { ...state, view: "head" } : state, missing ? {} : shown.parts);
     } catch (error) {
       this.trouble(error);
       throw error;
@@ -191,8 +195,8 @@ class App {
     this.foot(view, shown, missing);
   }
 
-  /** The view's place on the stage; made when it is first wanted. */
-  panel(view) {
+  /** Marks the tab of a view, and hides the others' panels. */
+  choose(view) {
     for (const [id, each] of this.mounted) each.panel.hidden = id !== view.id;
     for (const tab of find("tabs").children) {
       const chosen = tab.id === `tab-${view.id}`;
@@ -200,7 +204,12 @@ class App {
       tab.setAttribute("aria-selected", String(chosen));
       tab.tabIndex = chosen ? 0 : -1;
     }
-    find("wait")?.remove();
+  }
+
+  /** The view's place on the stage; made when it is first wanted. */
+  panel(view) {
+    find("wait").hidden = true;
+    find("inspector").hidden = false;
     if (!this.mounted.has(view.id)) {
       const body = make("div", {});
       const missing = make("p", { class: "empty" });
@@ -213,7 +222,11 @@ class App {
   }
 
   empty() {
-    if (!find("wait")) return;
+    for (const each of this.mounted.values()) each.panel.hidden = true;
+    find("inspector").hidden = true;
+    find("foot").replaceChildren();
+    this.footed = "";
+    find("wait").hidden = false;
     find("wait").className = "empty";
     find("wait").textContent = this.ask.trouble || (this.source.live ? "Write a text, and look." : "Nothing was saved with this page.");
     this.ask.show();
@@ -226,22 +239,28 @@ class App {
   }
 
   foot(view, shown, missing) {
-    const key = `${view.id} ${missing} ${document.documentElement.dataset.theme} ${this.trace.id}`;
+    const key = `${view.id} ${missing} ${document.documentElement.dataset.theme} ${this.trace?.id}`;
     if (this.footed === key) return;
     this.footed = key;
+    const title = () => (view.alone ? this.ask.model.value : this.trace?.header.title) || "regard";
     const line = () => {
+      if (view.alone) return `${readable(title())} · Regard`;
       const { name, head } = settled(this.trace, this.store.state);
-      const which = ["overview", "search", "positions", "training"].includes(view.id) ? "" : ` · ${name}, ${head < 0 ? "mean of all heads" : `head ${head}`}`;
-      return `${readable(this.trace.header.title)}${which} · weights ${this.trace.header.model || "not told"} · Regard`;
+      const which = ["overview", "search", "positions"].includes(view.id) ? "" : ` · ${name}, ${head < 0 ? "mean of all heads" : `head ${head}`}`;
+      return `${readable(title())}${which} · weights ${this.trace.header.model || "not told"} · Regard`;
     };
-    const file = (kind) => `${this.trace.header.title || "regard"}-${view.id}.${kind}`;
+    const file = (kind) => `${title()}-${view.id}.${kind}`;
     const save = missing ? [] : [
       make("span", {}, "Save this view"),
       button("SVG", () => download(svg(shown.parts.picture(), line()), file("svg"))),
       button("PNG", async () => download(await png(shown.parts.picture(), line()), file("png"))),
-      button("CSV", () => download(csv(shown.parts.table()), file("csv"))),
+      button("CSV", () => {
+        const table = shown.parts.table();
+        if (table instanceof Promise) table.then((rows) => download(csv(rows), file("csv"))).catch((error) => this.trouble(error));
+        else download(csv(table), file("csv")); // at once: a browser holds back some of what no key or click asked for
+      }),
     ];
-    find("foot").replaceChildren(...save, legend());
+    find("foot").replaceChildren(...save, ...(missing ? [] : view.legend ?? []).map((name) => legend(...LEGENDS[name])));
   }
 
   // ---- the frame
@@ -286,18 +305,10 @@ class App {
 
   key(event) {
     const typing = event.target instanceof Element && event.target.closest("input, textarea, select, dialog");
-    if (typing || event.ctrlKey || event.metaKey || !this.trace) return;
-    const { trace, store } = this;
-    const at = settled(trace, store.state);
-    const names = trace.maps.map((map) => map.name);
-    const turn = (list, now, by) => list[(list.indexOf(now) + by + list.length) % list.length];
-    const heads = [-1, ...Array.from({ length: at.map.heads }, (_, h) => h)];
-    const keys = {
-      "[": () => store.set({ head: turn(heads, at.head, -1), heads: "" }), "]": () => store.set({ head: turn(heads, at.head, 1), heads: "" }),
-      "{": () => store.set({ name: turn(names, at.name, -1) }), "}": () => store.set({ name: turn(names, at.name, 1) }),
-      "?": () => this.help(), t: () => this.turn(),
-      " ": () => this.mounted.get(store.state.view)?.parts.play?.(),
-    };
+    if (typing || event.ctrlKey || event.metaKey) return;
+    const { store } = this;
+    const parts = () => this.mounted.get(store.state.view)?.parts;
+    const keys = { "?": () => this.help(), t: () => this.turn(), f: () => parts()?.force?.(), " ": () => parts()?.play?.(), ...this.steps() };
     const view = VIEWS[Number(event.key) - 1];
     if (event.key === " " && event.target instanceof Element && event.target.closest("button, summary, a")) return;
     if (view) store.set({ view: view.id });
@@ -305,14 +316,30 @@ class App {
     else return;
     event.preventDefault();
   }
+
+  /** Keys that go from head to head and from attention to attention. */
+  steps() {
+    if (!this.trace) return {};
+    const at = settled(this.trace, this.store.state);
+    const turn = (list, now, by) => list[(list.indexOf(now) + by + list.length) % list.length];
+    const heads = [-1, ...Array.from({ length: at.map.heads }, (_, h) => h)];
+    const names = this.trace.maps.map((map) => map.name);
+    const head = (by) => () => this.store.set({ head: turn(heads, at.head, by), heads: "" });
+    const name = (by) => () => this.store.set({ name: turn(names, at.name, by) });
+    return { "[": head(-1), "]": head(1), "{": name(-1), "}": name(1) };
+  }
 }
 
-/** What the colours mean. */
-function legend() {
-  const canvas = make("canvas", { width: 120, height: 10, role: "img", "aria-label": "weights from nothing to one, darker is more" });
+/** What colours mean. @param {"weight" | "signed"} kind @param {string} low @param {string} high */
+function legend(kind, low, high) {
+  const canvas = make("canvas", { width: 120, height: 10, role: "img", "aria-label": `colours from ${low} to ${high}` });
   const brush = canvas.getContext("2d");
-  for (let x = 0; x < 120; x++) { brush.fillStyle = css("weight", (x / 119) ** 2); brush.fillRect(x, 0, 1, 10); }
-  return make("span", { class: "legend" }, "weight 0", canvas, "1, by its root");
+  for (let x = 0; x < 120; x++) {
+    const share = kind === "weight" ? x / 119 : (2 * x) / 119 - 1;
+    brush.fillStyle = css(kind, share * Math.abs(share));
+    brush.fillRect(x, 0, 1, 10);
+  }
+  return make("span", { class: "legend" }, low, canvas, high);
 }
 
 /** @param {string} id @returns {any} */

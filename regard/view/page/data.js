@@ -3,6 +3,7 @@
 
 const WEIGHTS = Float32Array.from({ length: 256 }, (_, byte) => (byte / 255) ** 2); // they travel as round(255 · √w)
 const KEPT = 64 << 20; // bytes of heads and rows in memory
+const ROWS = 8; // asked for at once
 export const MEAN = -1;
 
 /** @param {Uint8Array} bytes */
@@ -89,6 +90,15 @@ export class Trace {
     return this.once(path, async () => new Float32Array(await this.fetch(path, "bytes")));
   }
 
+  /** float32 (queries · keys), exact: all rows, some at a time. @param {string} name @param {number} head */
+  async exact(name, head) {
+    const [queries, keys] = this.map(name).shape;
+    const found = new Float32Array(queries * keys);
+    for (let start = 0; start < queries; start += ROWS)
+      await Promise.all(Array.from({ length: Math.min(ROWS, queries - start) }, async (_, i) => found.set(await this.row(name, head, start + i), (start + i) * keys)));
+    return found;
+  }
+
   /** @param {string} name @param {number} head @param {number} query */
   arithmetic(name, head, query) {
     const path = `arithmetic/${encodeURIComponent(name)}/${head}/${query}`;
@@ -104,6 +114,8 @@ export class Trace {
   }
 }
 
+const GONE = "The server does not answer any more. Start it again with: regard serve RUN, and open the address that it prints.";
+
 /** A server of this page. */
 export class Served {
   live = true;
@@ -116,7 +128,7 @@ export class Served {
   /** @param {string} path @param {RequestInit} [how] */
   async ask(path, how = {}) {
     const headers = { ...(how.headers ?? {}), ...(this.token ? { authorization: `Bearer ${this.token}` } : {}) };
-    const answer = await fetch(`v1/${path}`, { ...how, headers });
+    const answer = await fetch(`v1/${path}`, { ...how, headers }).catch(() => { throw new Error(GONE); });
     if (!answer.ok) throw new Error(await reason(answer));
     return answer;
   }

@@ -31,8 +31,16 @@ export const token = (text, kind = "b") => make(kind, { dir: "auto", class: "tok
 /** Letters without a look of their own are made visible, and a piece that begins a word shows it; those that turn text
  * around are left out. @param {string} text */
 export function readable(text) {
-  return text.replace(/^[▁Ġ]/, "␣").replace(/\p{Cf}/gu, "").replace(/[\u0000-\u001f]/g, (c) => String.fromCodePoint(0x2400 + c.charCodeAt(0)));
+  return text.replace(/^[▁Ġ]/, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/\p{Cf}/gu, "").replace(CONTROL, picture);
 }
+
+/** Running text: its lines stay lines, and texts with a tab between them stand below each other. @param {string} text */
+export function prose(text) {
+  return text.replace(/\t/g, "\n").replace(/\p{Cf}/gu, "").replace(CONTROL, picture);
+}
+
+const CONTROL = /[\u0000-\u0009\u000b-\u001f]/g;
+const picture = (/** @type {string} */ letter) => String.fromCodePoint(0x2400 + letter.charCodeAt(0));
 
 /**
  * A labelled choice. @param {string} label @param {[string, string][]} options @param {string} value

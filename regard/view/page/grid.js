@@ -1,14 +1,17 @@
 // @ts-check
 // The selected attention as a grid of tokens or words, and the way from a place in it to a place in the trace.
 
+import { MEAN } from "./data.js";
 import { groups, groupOf, gather } from "./words.js";
+
+/** A whole number from `low` to `high`. @param {number} place */
+export const inside = (place, low, high) => Math.min(Math.max(Math.round(place) || 0, low), high);
 
 /** Where the selection stands in an attention; whatever a URL said, it is inside. @param {any} trace @param {any} state */
 export function settled(trace, state) {
   const map = trace.map(state.name);
   const [queries, keys] = map.shape;
-  const inside = (place, length) => Math.min(Math.max(Math.round(place) || 0, 0), length - 1);
-  return { name: map.name, map, head: Math.min(state.head, map.heads - 1), query: inside(state.query, queries), key: inside(state.key, keys) };
+  return { name: map.name, map, head: inside(state.head, MEAN, map.heads - 1), query: inside(state.query, 0, queries - 1), key: inside(state.key, 0, keys - 1) };
 }
 
 export class Grids {
@@ -38,6 +41,22 @@ export class Grids {
     return this.grid;
   }
 }
+
+/**
+ * The same weights exactly, and as many digits as they have: a grid as rows of text, to be saved.
+ * @param {any} trace @param {string} name @param {number} head @param {any} state
+ */
+export async function exactTable(trace, name, head, state) {
+  const [rows, columns] = [groups(trace.queries(name), state), groups(trace.keys(name), state)];
+  const weights = await trace.exact(name, head);
+  const values = gather(weights, trace.keys(name).length, rows, columns);
+  const lines = rows.map((row, r) => [row.label, ...columns.map((_, c) => digits(values[r * columns.length + c]))]);
+  const table = [["", ...columns.map((column) => column.label)], ...lines];
+  return state.turn ? table[0].map((_, c) => table.map((line) => line[c])) : table;
+}
+
+/** All that a 32-bit number has to tell. @param {number} value */
+export const digits = (value) => String(Number(value.toPrecision(9)));
 
 /** @param {ArrayLike<number>} values */
 function transposed(values, rows, columns) {

@@ -66,11 +66,12 @@ export class Inspector {
     const weights = rows.every(Boolean) ? columns.map((group) => share(rows, group)) : null;
     const here = groupOf(columns, key);
     const sentence = [
-      map.queries === "source" ? "While it read " : "While it wrote ", token(asks.label),
+      map.queries === "source" || query < app.trace.header.given ? "While it read " : "While it wrote ", token(asks.label),
       `, ${which(head)} looked at `, token(columns[here].label), " with weight ",
       make("output", {}, weights ? number(weights[here]) : "…"),
     ];
     this.tell(sentence, [
+      app.trace.header.asked.silence?.[map.name]?.includes(head) && make("p", { class: "small" }, "This head is silent: nothing of what it looks at is read."),
       weights && strongest(weights, columns, here),
       make("div", { class: "actions" },
         map.arithmetic && head >= 0 && state.view !== "arithmetic" && button("How it came about", () => app.store.set({ name: map.name, view: "arithmetic" })),

@@ -2,23 +2,31 @@
 // A heat map with its tokens: rows ask, columns are looked at. Several views draw one.
 
 import { theme } from "./colour.js";
-import { clamp, make } from "./dom.js";
+import { clamp, make, readable } from "./dom.js";
 import { Sheet, pixels, shorten, width } from "./surface.js";
 
 const SIZE = 13; // of letters
-const LABEL = 110; // most pixels of a label
+const LARGE = { cell: 52, size: 16 }; // of a grid with room
+const LABEL = 9; // most pixels of a label, by the size of its letters
+const BOLD = 600; // the selected one
 
 /** @typedef {{rows: string[], columns: string[], values: ArrayLike<number>, kind?: "weight" | "signed"}} Grid */
 
-/** Where everything goes. @param {Grid} grid @param {number} room @param {number} [most] */
+/** Where everything goes; few cells grow with the room there is, up to `most`. @param {Grid} grid @param {number} room @param {number} [most] */
 export function layOut(grid, room, most = 34) {
-  const longest = (labels) => Math.min(LABEL, Math.max(8, ...labels.slice(0, 400).map((label) => width(label, SIZE))));
+  const box = laidOut(grid, room, most, SIZE);
+  return box.cell >= LARGE.cell ? laidOut(grid, room, most, LARGE.size) : box;
+}
+
+function laidOut(grid, room, most, size) {
+  const longest = (labels) => Math.min(LABEL * size, Math.max(8, ...labels.slice(0, 400).map((label) => width(readable(label), size, BOLD))));
   const left = Math.ceil(longest(grid.rows)) + 10;
   const top = Math.ceil(longest(grid.columns)) + 10;
   const fits = (room - left - 2) / grid.columns.length;
-  const cell = clamp(Math.min(fits, 900 / grid.rows.length), Math.min(fits, 1), most);
+  const tall = Math.max((0.62 * innerHeight) / grid.rows.length, 34); // seen whole without scrolling
+  const cell = clamp(Math.min(fits, tall, 900 / grid.rows.length), Math.min(fits, 1), most);
   const whole = cell >= 4 ? Math.floor(cell) : cell;
-  return { left, top, cell: whole, wide: left + whole * grid.columns.length + 2, high: top + whole * grid.rows.length + 2 };
+  return { left, top, size, cell: whole, wide: left + whole * grid.columns.length + 2, high: top + whole * grid.rows.length + 2 };
 }
 
 /**
@@ -31,22 +39,20 @@ export function paint(surface, grid, box, at, more = {}) {
   const picture = more.picture ?? pixels(grid.values, grid.rows.length, grid.columns.length, grid.kind ?? "weight");
   surface.image(picture, left, top, cell * grid.columns.length, cell * grid.rows.length);
   const stride = Math.max(1, Math.ceil(12 / cell));
-  const size = clamp(cell - 2, 10, SIZE);
+  const size = clamp(cell - 2, 10, box.size);
   grid.rows.forEach((label, i) => {
     if (i % stride && i !== at?.row) return;
     if (stride > 1 && at && i !== at.row && Math.abs(i - at.row) < stride) return;
     const chosen = i === at?.row;
-    surface.text(left - 7, top + (i + 0.5) * cell, shorten(label, size, left - 10), {
-      size, anchor: "end", fill: chosen ? colours.accent : colours.ink, weight: chosen ? 600 : "normal",
-    });
+    const weight = chosen ? BOLD : "normal";
+    surface.text(left - 7, top + (i + 0.5) * cell, shorten(label, size, left - 10, weight), { size, anchor: "end", fill: chosen ? colours.accent : colours.ink, weight });
   });
   grid.columns.forEach((label, i) => {
     if (i % stride && i !== at?.column) return;
     if (stride > 1 && at && i !== at.column && Math.abs(i - at.column) < stride) return;
     const chosen = i === at?.column;
-    surface.text(left + (i + 0.5) * cell, top - 7, shorten(label, size, top - 10), {
-      size, turn: -90, fill: chosen ? colours.accent : colours.ink, weight: chosen ? 600 : "normal",
-    });
+    const weight = chosen ? BOLD : "normal";
+    surface.text(left + (i + 0.5) * cell, top - 7, shorten(label, size, top - 10, weight), { size, turn: -90, fill: chosen ? colours.accent : colours.ink, weight });
   });
   if (more.path) walk(surface, box, more.path, colours);
   for (const [row, column] of more.fixed ?? [])
@@ -63,9 +69,10 @@ function mark(surface, grid, { left, top, cell }, at, colours) {
   surface.rect(x + inset, y + inset, cell - 2 * inset, cell - 2 * inset, { stroke: colours.accent, thick: 2, round: 2 });
 }
 
-/** The hard path: where each row looks most. */
+/** The hard path: where each row looks most; past rows that look nowhere. */
 function walk(surface, { left, top, cell }, path, colours) {
-  const points = path.map((column, row) => [left + (column + 0.5) * cell, top + (row + 0.5) * cell]);
+  const points = path.flatMap((column, row) => (column < 0 ? [] : [[left + (column + 0.5) * cell, top + (row + 0.5) * cell]]));
+  if (!points.length) return;
   surface.path(`M${points.map((point) => point.join(" ")).join("L")}`, { stroke: colours.accent, thick: 1.5, alpha: 0.55 });
   const r = clamp(cell / 7, 1, 3.5);
   for (const [x, y] of points) surface.rect(x - r, y - r, 2 * r, 2 * r, { fill: colours.accent, round: r });
@@ -122,6 +129,7 @@ export class Matrix {
     }[event.key];
     if (!to) return;
     event.preventDefault();
-    this.hands.pick({ row: clamp(to.row, 0, rows.length - 1), column: clamp(to.column, 0, columns.length - 1) });
+    this.at = { row: clamp(to.row, 0, rows.length - 1), column: clamp(to.column, 0, columns.length - 1) }; // the next key may come before the next frame
+    this.hands.pick(this.at);
   }
 }

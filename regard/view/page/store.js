@@ -10,12 +10,18 @@
  * @property {string} heads  more heads to draw links of, "0,3"
  * @property {boolean} hide  leave out marks such as <eos> @property {boolean} merge  pieces to words
  * @property {boolean} turn  swap the axes of the matrix @property {number} least  draw links from this weight on
+ * @property {number} step  of a training; -1: the last @property {number} vectors  which positions
+ * @property {string} left  another attention, to compare with @property {number} leftHead  SAME: the same head
+ * @property {boolean} alone  compare within one answer, though there is another
  */
+
+export const SAME = -2;
 
 /** @type {Selection} */
 export const FIRST = {
   trace: "", base: "", view: "overview", name: "", head: -1, query: 0, key: 0, node: -1,
   heads: "", hide: false, merge: false, turn: false, least: 0.02,
+  step: -1, vectors: 0, left: "", leftHead: SAME, alone: false,
 };
 
 const STEPS = ["trace", "view"]; // changes that back and forward go through
@@ -72,7 +78,7 @@ export class Store {
 export function read(hash) {
   const found = {};
   for (const [name, text] of new URLSearchParams(hash.slice(1))) {
-    if (!(name in FIRST)) continue;
+    if (!Object.hasOwn(FIRST, name)) continue;
     const like = FIRST[name];
     if (typeof like === "number" && !Number.isFinite(Number(text))) continue;
     found[name] = typeof like === "number" ? Number(text) : typeof like === "boolean" ? text === "1" : text;

@@ -11,25 +11,28 @@ const ruler = /** @type {CanvasRenderingContext2D} */ (document.createElement("c
 /** @type {Map<string, number>} */
 const measured = new Map();
 
-/** @param {string} text @param {number} size */
-export function width(text, size) {
-  const key = `${size} ${text}`;
+/** @param {string} text @param {number} size @param {string | number} [weight] */
+export function width(text, size, weight = "normal") {
+  const key = `${weight} ${size} ${text}`;
   let found = measured.get(key);
   if (found === undefined) {
     if (measured.size > 20_000) measured.clear();
-    ruler.font = `${size}px ${FONT}`;
+    ruler.font = `${weight} ${size}px ${FONT}`;
     found = ruler.measureText(text).width;
     measured.set(key, found);
   }
   return found;
 }
 
-/** The text, or as much of its beginning as there is room for. @param {string} text @param {number} size @param {number} room */
-export function shorten(text, size, room) {
+/**
+ * The text, or as much of its beginning as there is room for.
+ * @param {string} text @param {number} size @param {number} room @param {string | number} [weight]
+ */
+export function shorten(text, size, room, weight = "normal") {
   const shown = readable(text);
-  if (width(shown, size) <= room) return shown;
+  if (width(shown, size, weight) <= room) return shown;
   const letters = [...shown];
-  while (letters.length && width(`${letters.join("")}…`, size) > room) letters.pop();
+  while (letters.length && width(`${letters.join("")}…`, size, weight) > room) letters.pop();
   return `${letters.join("")}…`;
 }
 

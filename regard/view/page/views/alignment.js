@@ -2,10 +2,11 @@
 // What was read against what was written, with the hard path: for each word written, the one it looked at most.
 
 import { button, choice, make, tick } from "../dom.js";
-import { Grids, placeOf, settled, tokensAt } from "../grid.js";
+import { Grids, exactTable, placeOf, settled, tokensAt } from "../grid.js";
 import { Matrix, layOut, paint } from "../matrix.js";
 import { groupOf } from "../words.js";
-import { gridTable } from "./head.js";
+
+const MOST = 96; // pixels of a cell
 
 export const alignment = {
   id: "alignment",
@@ -14,6 +15,7 @@ export const alignment = {
     "Rows are what was written, columns what was read. The line follows the darkest cell of each row: where the model looked most while it chose that word. A line that runs to the lower right reads in order; a step back shows another order of words.",
     "Play it word by word with the space bar. With a model at hand, press f (or the button) to force the selected word to look at the selected source, and look again: if the answer stays, it did not depend on it.",
   ],
+  legend: ["weight"],
   needs: (trace) => (trace.crosses.length ? "" : "This model has no attention from what it writes to what it has read; see Head."),
 
   mount(body, app) {
@@ -62,7 +64,7 @@ export const alignment = {
     }
 
     function go(row) {
-      app.store.set({ ...tokensAt(matrix.grid, { row, column: hard(matrix.grid)[row] }) });
+      app.store.set({ ...tokensAt(matrix.grid, { row, column: Math.max(hard(matrix.grid)[row], 0) }) });
     }
 
     function force() {
@@ -70,15 +72,12 @@ export const alignment = {
       app.force(at.query, at.key);
     }
 
-    matrix.canvas.addEventListener("keydown", (event) => {
-      if (event.key === "f" && app.source.live) { event.preventDefault(); force(); }
-    });
-
     /** Cells that are forced, as places of the grid. */
     const fixed = (grid) => new Map(Object.entries(app.wish.force.look).map(([query, key]) => [groupOf(grid.asks, Number(query)), groupOf(grid.answers, Number(key))]));
 
     return {
       play,
+      force: () => { if (app.source.live) force(); },
       update(state) {
         const at = settled(app.trace, { ...state, name: name(state) });
         build(state, at);
@@ -86,26 +85,30 @@ export const alignment = {
         const grid = grids.of(app.trace, at.name, at.head, { ...state, turn: false });
         if (!grid) return;
         const { query, key } = settled(app.trace, { ...state, ...app.store.at, name: at.name });
-        matrix.show(grid, app.room(), placeOf(grid, query, key), { path: path ? hard(grid) : undefined, fixed: fixed(grid) }, 44);
+        matrix.show(grid, app.room(), placeOf(grid, query, key), { path: path ? hard(grid) : undefined, fixed: fixed(grid) }, MOST);
         app.mark("alignment");
       },
       recolour: () => matrix.forget(),
       shown: (state) => name(state),
       picture() {
-        const box = layOut(matrix.grid, app.room(), 44);
+        const box = layOut(matrix.grid, app.room(), MOST);
         return { ...box, paint: (surface) => paint(surface, matrix.grid, box, null, { path: path ? hard(matrix.grid) : undefined, fixed: fixed(matrix.grid) }) };
       },
-      table: () => gridTable(matrix.grid),
+      table() {
+        const state = app.store.state;
+        const at = settled(app.trace, { ...state, name: name(state) });
+        return exactTable(app.trace, at.name, at.head, { ...state, turn: false });
+      },
     };
   },
 };
 
-/** For each row the column with the most weight. */
+/** For each row the column with the most weight; -1 where it has none at all. */
 export function hard(grid) {
   const wide = grid.columns.length;
   return grid.rows.map((_, r) => {
     let best = 0;
     for (let c = 1; c < wide; c++) if (grid.values[r * wide + c] > grid.values[r * wide + best]) best = c;
-    return best;
+    return grid.values[r * wide + best] > 0 ? best : -1;
   });
 }

@@ -2,14 +2,15 @@
 // One head, or some: links from the token that asks to those it looks at, and the same as a matrix.
 
 import { headColour, theme } from "../colour.js";
-import { button, choice, clamp, make, slider, tick } from "../dom.js";
-import { Grids, placeOf, settled, tokensAt } from "../grid.js";
+import { button, choice, clamp, make, readable, slider, tick } from "../dom.js";
+import { Grids, exactTable, placeOf, settled, tokensAt } from "../grid.js";
 import { Matrix, layOut, paint as paintMatrix } from "../matrix.js";
-import { Sheet, shorten } from "../surface.js";
+import { Sheet, shorten, width } from "../surface.js";
 import { groups, groupOf } from "../words.js";
 
 const LINE = 26; // pixels to a token of the links
 const WINDOW = 40; // tokens of a side that are shown at once
+const MOST = 64; // pixels of a cell
 const FAINT = 1600; // cells up to which the links of all tokens are drawn
 
 export const head = {
@@ -19,6 +20,7 @@ export const head = {
     "Left: the token that asks, right: what it may look at. The wider and darker a link, the more weight; the weights of one token add up to one. The matrix shows all tokens at once, a row for each that asks.",
     "Point at a token or a cell; arrow keys walk. [ and ] change the head, { and } the attention. Click several heads to lay their links over each other, each in its own colour.",
   ],
+  legend: ["weight"],
 
   mount(body, app) {
     const grids = new Grids();
@@ -79,7 +81,7 @@ export const head = {
       const write = (all, side, x, anchor, chosenOne) => all.slice(first[side], first[side] + WINDOW).forEach((group, i) => {
         const place = i + first[side];
         const mine = place === chosenOne;
-        surface.text(x, y(place, side), shorten(group.label, 14, (side ? shape.right : shape.left) - 10), { size: 14, anchor, fill: mine ? colours.accent : colours.ink, weight: mine ? 600 : "normal" });
+        surface.text(x, y(place, side), shorten(group.label, 14, (side ? shape.right : shape.left) - 10, mine ? 600 : "normal"), { size: 14, anchor, fill: mine ? colours.accent : colours.ink, weight: mine ? 600 : "normal" });
       });
       write(rows, 0, left, "end", row);
       write(columns, 1, right, "start", column);
@@ -105,8 +107,8 @@ export const head = {
       const start = (all, place) => clamp(groupOf(all, place) - WINDOW / 2, 0, Math.max(all.length - WINDOW, 0));
       const high = 28 + LINE * (Math.min(Math.max(rows.length, columns.length), WINDOW) - 1);
       const wide = app.room() > 540 ? clamp(app.room() * 0.38, 230, 420) : app.room();
-      const label = clamp(wide * 0.34, 70, 120);
-      return { rows, columns, wide, high, left: label, right: label, first: [start(rows, query), start(columns, key)] };
+      const label = (all) => clamp(Math.max(...all.slice(0, 400).map((group) => width(readable(group.label), 14, 600))) + 12, 60, wide * 0.4);
+      return { rows, columns, wide, high, left: label(rows), right: label(columns), first: [start(rows, query), start(columns, key)] };
     }
 
     const ahead = (trace, at) => setTimeout(() => Promise.resolve(trace.head(at.name, at.head + 1)).catch(() => {}), 60);
@@ -145,7 +147,7 @@ export const head = {
         const { query, key } = settled(trace, { ...state, ...app.store.at });
         if (!app.store.hover || !shape) shape = shapeLinks(trace, at, state, query, key);
         paintLinks(new Sheet(links, shape.wide, shape.high), trace, at, state, query, key);
-        matrix.show(grid, room(), placeOf(grid, query, key));
+        matrix.show(grid, room(), placeOf(grid, query, key), {}, MOST);
         if (at.head + 1 < at.map.heads) ahead(trace, at); // the reader may want it next
         app.mark("head");
       },
@@ -153,7 +155,7 @@ export const head = {
       picture() {
         const state = app.store.state;
         const at = settled(app.trace, state);
-        const box = layOut(matrix.grid, room());
+        const box = layOut(matrix.grid, room(), MOST);
         return {
           wide: shape.wide + 28 + box.wide, high: Math.max(shape.high, box.high),
           paint(surface) {
@@ -162,14 +164,17 @@ export const head = {
           },
         };
       },
-      table: () => gridTable(matrix.grid),
+      table() {
+        const at = settled(app.trace, app.store.state);
+        return exactTable(app.trace, at.name, at.head, app.store.state);
+      },
     };
   },
 };
 
 /** The heads whose links are drawn: the selected one, and others that were clicked. */
 function chosen(at, state) {
-  const more = state.heads.split(",").filter(Boolean).map(Number).filter((h) => h < at.map.heads);
+  const more = state.heads.split(",").filter(Boolean).map(Number).filter((h) => Number.isInteger(h) && h >= 0 && h < at.map.heads);
   return [...new Set([at.head, ...more])];
 }
 
@@ -178,10 +183,4 @@ function toggled(at, state, which) {
   if (which < 0 || at.head < 0) return { head: which, heads: "" };
   const after = on.includes(which) ? on.filter((h) => h !== which) : [which, ...on];
   return { head: after[0] ?? -1, heads: after.slice(1).join(",") };
-}
-
-/** A grid as rows of text. */
-export function gridTable(grid) {
-  const lines = grid.rows.map((label, r) => [label, ...grid.columns.map((_, c) => String(Number(grid.values[r * grid.columns.length + c].toPrecision(4))))]);
-  return [["", ...grid.columns], ...lines];
 }

@@ -22,6 +22,7 @@ export const overview = {
     "Each square is one head: a row for every token that asks, a column for every token that may be looked at, darker for more weight. A diagonal looks at its own place or the one before; a vertical stripe is a token that everybody looks at.",
     "Point at a head to see it large, press Enter or click to open it. Rank them to find the sharp ones, or those that only watch marks.",
   ],
+  legend: ["weight"],
 
   mount(body, app) {
     let rank = "";
@@ -125,7 +126,7 @@ export const overview = {
       },
       picture: () => ({ wide: lay(app.trace, app.room()).wide, high: lay(app.trace, app.room()).high, paint: (surface) => paint(surface, app.trace, lay(app.trace, app.room())) }),
       table: () => [
-        ["attention", "head", ...Object.keys(FIGURES)],
+        ["attention", "head", ...Object.values(FIGURES).map(([name]) => name)],
         ...app.trace.maps.flatMap((map) => Array.from({ length: map.heads }, (_, head) => [map.name, String(head), ...Object.keys(FIGURES).map((figure) => String(map[figure][head]))])),
       ],
       figures: (map, head) => Object.entries(FIGURES).map(([id, [name, what]]) => [name, number(head < 0 ? map[id].reduce((a, b) => a + b, 0) / map.heads : map[id][head], 2), what]),

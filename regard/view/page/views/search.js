@@ -4,11 +4,11 @@
 import { theme } from "../colour.js";
 import { d3 } from "../d3.js";
 import { button, clamp, make, number, readable, slider, token } from "../dom.js";
-import { Sheet, shorten } from "../surface.js";
+import { Sheet, shorten, width } from "../surface.js";
 
-const COLUMN = 130;
 const ROW = 46;
-const PILL = { wide: 102, high: 28 };
+const GAP = 28; // between two steps
+const PILL = { least: 84, most: 200, beside: 52, high: 28 }; // as wide as its token, and a probability beside it
 const GHOSTS = 3; // candidates of a step that are shown though they were dropped
 const FATES = { kept: "went on", finished: "finished", pruned: "dropped", left: "left unfinished: enough others had finished" };
 
@@ -19,7 +19,11 @@ export const search = {
     "From left to right, a column for each step. Each hypothesis proposes continuations, and only the best of all go on: dashed ones were dropped. The wider a link, the likelier the word after what stands before it. The path of the answer is in colour.",
     "Finished hypotheses are ranked by their log-probability divided by a length penalty, else short ones would always win. Select a node to see its sums, and let the model begin an answer there.",
   ],
-  needs: (trace) => (trace.header.search ? "" : "Nothing was searched for here: this model reads, or drew its words by lot."),
+  needs({ header, tokens }) {
+    if (header.search) return "";
+    const reads = tokens.target.length <= header.given + 1;
+    return reads ? "Nothing was searched for here: this model reads, and answers at once." : "Nothing was searched for here: the words were drawn by lot. To search, switch Sample off under What if.";
+  },
 
   mount(body, app) {
     let tree = null; // as it came
@@ -32,7 +36,8 @@ export const search = {
     const table = make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Finished hypotheses" });
     const scroll = make("div", { class: "scroll" }, canvas);
     body.append(tools, scroll, table);
-    const under = (event) => spots.find((spot) => Math.abs(event.offsetX - spot.x - PILL.wide / 2) < PILL.wide / 2 + 2 && Math.abs(event.offsetY - spot.y) < ROW / 2);
+    const under = (event) => spots.find((spot) => event.offsetX >= spot.x - 2 && event.offsetX <= spot.x + spot.wide + 2 && Math.abs(event.offsetY - spot.y) < ROW / 2);
+    canvas.addEventListener("pointermove", (event) => { const spot = under(event); canvas.title = spot ? readable(tree.nodes[spot.i].token) : ""; });
     canvas.addEventListener("click", (event) => { const spot = under(event); if (spot) app.store.set({ node: spot.i }); });
     canvas.addEventListener("keydown", (event) => {
       const here = spots.find((spot) => spot.i === app.store.state.node) ?? spots[0];
@@ -58,10 +63,16 @@ export const search = {
       until = Infinity;
       const columns = Array.from({ length: steps }, () => /** @type {number[]} */ ([]));
       tree.nodes.forEach((node, i) => columns[node.step].push(i));
+      const alive = (all) => all.filter((i) => tree.nodes[i].fate !== "pruned").length;
+      const rows = Math.max(GHOSTS + 1, ...columns.map(alive)); // no column is longer than the longest without ghosts
+      let x = 6;
       tree.columns = columns.map((all) => {
         const order = [...all].sort((a, b) => tree.nodes[b].total - tree.nodes[a].total);
-        let ghosts = 0;
-        return order.filter((i) => tree.nodes[i].fate !== "pruned" || ghosts++ < GHOSTS);
+        let ghosts = Math.min(GHOSTS, rows - alive(all));
+        const nodes = order.filter((i) => tree.nodes[i].fate !== "pruned" || ghosts-- > 0);
+        const wide = clamp(Math.max(...nodes.map((i) => width(readable(tree.nodes[i].token), 13, 600))) + PILL.beside, PILL.least, PILL.most);
+        x += wide + GAP;
+        return { nodes, wide, x: x - wide - GAP };
       });
       tools.replaceChildren(
         slider("Steps", { min: 1, max: steps, step: 1, value: steps }, (value) => String(value), (value) => { until = value; app.refresh(); }),
@@ -72,8 +83,10 @@ export const search = {
     }
 
     function lay() {
-      spots = tree.columns.slice(0, until === Infinity ? undefined : until).flatMap((column, step) => column.map((i, row) => ({ i, step, x: 6 + step * COLUMN, y: 22 + row * ROW })));
-      return { wide: 12 + Math.min(until, tree.columns.length) * COLUMN, high: 14 + ROW * Math.max(...tree.columns.map((column) => column.length)) };
+      const shown = tree.columns.slice(0, until === Infinity ? undefined : until);
+      spots = shown.flatMap(({ nodes, wide, x }, step) => nodes.map((i, row) => ({ i, step, wide, x, y: 22 + row * ROW })));
+      const last = shown.at(-1);
+      return { wide: last.x + last.wide + 6, high: 6 + ROW * Math.max(...tree.columns.map(({ nodes }) => nodes.length)) };
     }
 
     function paint(surface) {
@@ -86,7 +99,7 @@ export const search = {
         const from = where.get(node.parent);
         if (!from) continue;
         const best = tree.onBest.has(spot.i);
-        surface.path(link({ source: [from.x + PILL.wide, from.y], target: [spot.x, spot.y] }), {
+        surface.path(link({ source: [from.x + from.wide, from.y], target: [spot.x, spot.y] }), {
           stroke: best ? colours.accent : node.fate === "pruned" ? colours.line : colours.quiet,
           thick: 1 + 5 * Math.exp(node.logprob), alpha: best ? 0.9 : 0.6, dash: node.fate === "pruned" ? [4, 4] : [],
         });
@@ -99,14 +112,15 @@ export const search = {
       const ghost = node.fate === "pruned";
       const chosen = spot.i === app.store.state.node;
       const top = spot.y - PILL.high / 2;
-      surface.rect(spot.x, top, PILL.wide, PILL.high, {
+      surface.rect(spot.x, top, spot.wide, PILL.high, {
         fill: colours.card, stroke: best ? colours.accent : ghost ? colours.line : colours.quiet, thick: best ? 2 : 1, round: node.fate === "finished" ? 3 : 14,
       });
-      if (node.fate === "finished") surface.rect(spot.x + 3, top + 3, PILL.wide - 6, PILL.high - 6, { stroke: best ? colours.accent : colours.quiet, round: 2 });
-      if (chosen) surface.rect(spot.x - 3.5, top - 3.5, PILL.wide + 7, PILL.high + 7, { stroke: colours.ink, thick: 2, round: 16 });
+      if (node.fate === "finished") surface.rect(spot.x + 3, top + 3, spot.wide - 6, PILL.high - 6, { stroke: best ? colours.accent : colours.quiet, round: 2 });
+      if (chosen) surface.rect(spot.x - 3.5, top - 3.5, spot.wide + 7, PILL.high + 7, { stroke: colours.ink, thick: 2, round: 16 });
       const percent = 100 * Math.exp(node.logprob);
-      surface.text(spot.x + 9, spot.y, shorten(node.token, 13, PILL.wide - 54), { size: 13, fill: ghost ? colours.quiet : colours.ink, weight: best ? 600 : "normal" });
-      surface.text(spot.x + PILL.wide - 8, spot.y, percent >= 99.5 ? "1.00" : percent < 0.5 ? "<.01" : `.${String(Math.round(percent)).padStart(2, "0")}`, { size: 11, anchor: "end", fill: best ? colours.accent : colours.quiet });
+      const weight = best ? 600 : "normal";
+      surface.text(spot.x + 9, spot.y, shorten(node.token, 13, spot.wide - PILL.beside + 2, weight), { size: 13, fill: ghost ? colours.quiet : colours.ink, weight });
+      surface.text(spot.x + spot.wide - 8, spot.y, percent >= 99.5 ? "1.00" : percent < 0.5 ? "<.01" : `.${String(Math.round(percent)).padStart(2, "0")}`, { size: 11, anchor: "end", fill: best ? colours.accent : colours.quiet });
     }
 
     const parts = {
@@ -155,10 +169,10 @@ function node(inspector, tree, i, app) {
     [before ? "After " : "At the beginning, ", before && token(before), before ? ", " : "", token(it.token), " had probability ", make("output", {}, number(Math.exp(it.logprob)))],
     [
       make("table", { class: "figures" }, make("tbody", {},
-        line("log p of this word", number(it.logprob)), line(`sum of ${length}`, number(it.total)),
+        line("log p of this token", number(it.logprob)), line(`sum of ${length}`, number(it.total)),
         line("length penalty", number(it.score ? it.total / it.score : 1, 3)), line("score if it ended here", number(it.score)), line("fate", FATES[it.fate].split(":")[0]))),
       make("p", { class: "small why" }, why(tree, i)),
-      make("div", { class: "actions" }, app.source.live && !it.end && button("Begin the answer so", () => app.begin_with(it.text))),
+      make("div", { class: "actions" }, app.source.live && app.ask.takes("prefix") && !it.end && button("Begin the answer so", () => app.begin_with(it.text))),
     ],
   );
 }
@@ -182,7 +196,7 @@ function why(tree, i) {
 function hypotheses(tree, app) {
   const best = tree.best.at(-1);
   const done = tree.nodes.map((_, i) => i).filter((i) => tree.nodes[i].fate === "finished" || i === best).sort((a, b) => tree.nodes[b].score - tree.nodes[a].score);
-  const head = ["Hypothesis", "words", "sum of log p", "÷ penalty", "= score", ""].map((text) => make("th", { scope: "col" }, text));
+  const head = ["Hypothesis", "tokens", "sum of log p", "÷ penalty", "= score", ""].map((text) => make("th", { scope: "col" }, text));
   const lines = done.slice(0, 16).map((i) => {
     const it = tree.nodes[i];
     const open = button(readable(it.text) || "(nothing)", () => app.store.set({ node: i }), { class: "plain token", dir: "auto" });
