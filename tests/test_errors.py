@@ -341,7 +341,7 @@ def test_a_full_disk_while_evaluating(full_disk: Callable[[str], None], told: To
     full_disk("look.html")
     sentence = told(1, "look", run, "five", "--html", run / "look.html")
     assert "No space left on device" in sentence
-    assert not any("look" in name for name in files(run))
+    assert not any("look.html" in name for name in files(run))
 
 
 def test_a_folder_where_nothing_can_be_written(told: Told, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Task:
     transformer: tuple[int, int, int]
     """Width, layers, context."""
     dropout: float = 0.0
-    """Of the recurrent networks."""
+    """Of the recurrent networks; of the Transformer a tenth at most."""
     forget: float = 1.0
     """Bias of the LSTM's forget gate."""
     lane: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Task:
         dim, layers, context = self.transformer
         model = {"dim": dim, "layers": layers, "context": context, "heads": max(2, min(4, dim // 8))}
         train = {"optimizer": "adamw", "rate": 1e-3, "warmup": 400, "clip": 1.0}
-        return {"model": {**model, "dropout": 0.1, "attention_dropout": 0.1}, "train": train}
+        return {"model": {**model, "dropout": min(self.dropout, 0.1), "attention_dropout": 0.0}, "train": train}
 
     def published(self, column: int) -> Published | None:
         value = self.theirs[column]

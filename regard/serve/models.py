@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -123,9 +124,15 @@ class Models:
 
     def begin(self) -> Thread:
         """Loads them in a thread of its own."""
-        thread = Thread(target=self.load, name="loading", daemon=True)
+        thread = Thread(target=self._settle, name="loading", daemon=True)
         thread.start()
         return thread
+
+    def _settle(self) -> None:
+        """What is there by then stays until the end: Python need not look through it for garbage again and again."""
+        self.load()
+        gc.collect()
+        gc.freeze()
 
     def load(self) -> None:
         """The first that cannot be loaded is the server's `trouble`."""
