@@ -90,6 +90,7 @@ def panels(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
             shown = [y for row in some for y in (*row.values(part.measure), *_theirs(row))]
             if shown and min(shown) > 0 and max(shown) > WIDE * min(shown):
                 axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")  # texts are shown as they are, so no formulas
             axes.set_xticks(range(len(rows)), [row.cell.name for row in rows], rotation=30, fontsize="small")
             axes.set_xlim(-0.5, len(rows) - 0.5)
             axes.grid(axis="y", color="0.9")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from regard.errors import RegardError, nearest
 from regard.serve.refusal import Refusal, broken
@@ -33,28 +33,24 @@ class Answer(Response):
         return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
-class Read(Request):
-    """A request whose body has been read and understood."""
-
-    content: Any
-
-    async def json(self) -> Any:
-        return self.content
-
-
 class Strict(APIRoute):
+    """A route. Who is asked with a body is called with what it says and the request, and nothing in between."""
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        schema = self.body_field.field_info.annotation if self.body_field else None
+        schema: type[BaseModel] | None = self.body_field.field_info.annotation if self.body_field else None  # type: ignore[assignment]
 
         async def handle(request: Request) -> Response:
             try:
-                asked = Read(request.scope, request.receive)
-                if schema is not None:
-                    asked.content = await content_of(asked)
-                return await handler(asked)
-            except RequestValidationError as error:
+                if schema is None:
+                    return await handler(request)
+                asked = schema.model_validate(await content_of(request))
+                answer: Response = await self.endpoint(asked, request)
+                return answer
+            except ValidationError as error:
                 no = Refusal(422, "invalid", sentence(error.errors(), schema))
+            except RequestValidationError as error:  # of the address: in its path, or behind it
+                no = Refusal(422, "invalid", sentence([{**one, "loc": one["loc"][1:]} for one in error.errors()]))
             except Refusal as refusal:
                 no = refusal
             except RegardError as error:
@@ -122,17 +118,16 @@ def _deep(value: Any) -> bool:
     return True
 
 
-def sentence(errors: Any, schema: Any) -> str:
+def sentence(errors: Sequence[Any], schema: type[BaseModel] | None = None) -> str:
     """The first complaint that goes deepest: of a text or a list of texts, it is about what came. The input itself is
     never repeated.
     """
     error = max(errors, key=lambda one: (len(one["loc"]), not one["type"].endswith("_type")))
-    path = [str(part) for part in error["loc"][1:] if _is_name(part)]
+    path = [str(part) for part in error["loc"] if _is_name(part)]
     where = ".".join(path)[:80] or "the body"
     match error["type"]:
         case "extra_forbidden":
-            known = schema.model_fields if isinstance(schema, type) and issubclass(schema, BaseModel) else ()
-            return f"{where}: no such setting; {nearest(where, known)}"
+            return f"{where}: no such setting; {nearest(where, schema.model_fields if schema else ())}"
         case "missing":
             return f"{where}: missing; write it"
         case "value_error":
