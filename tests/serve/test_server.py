@@ -168,6 +168,8 @@ def test_what_takes_too_long_to_finish_is_told_so() -> None:
     assert found[0].status_code == 503
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what was under way is just dropped
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_told_twice_it_leaves() -> None:
     engine, found = stepped(), list[Any]()
     with serving("rewrite", engine=engine) as served, listening(served) as server, over(server) as asking:
