@@ -41,8 +41,8 @@ def main() -> None:
     note = (
         f"The server of `regard serve` in a process of its own, {PHRASES} phrases of the demo's test split to "
         "/v1/predict, greedy, each client on one connection that stays open. The clients take their share of the same "
-        f"cores, and so does whatever else runs (load average before: {load:.1f}). The answers of both were checked to be "
-        "the same."
+        f"cores, and so does whatever else runs (load average before: {load:.1f}). The answers of both were checked to "
+        "be the same."
     )
     report("serve", f"A server with {CLIENTS} clients against one at a time", note, [found])
 

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from regard.reproduce.results import Row
 
 PLAIN, FINE = "{:.1f}", "{:.2f}"
-FORMS = {"bleu": FINE, "perplexity": FINE, "free_perplexity": FINE, "parameters": "{:,.0f}", "flops": "{:.1e}"}
+FORMS = {
+    "bleu": FINE, "loss": "{:.3f}", "perplexity": FINE, "free_perplexity": FINE,
+    "parameters": "{:,.0f}", "flops": "{:.1e}",
+}  # fmt: skip
 MEASURED = {"accuracy": FINE, "perplexity": FINE, "bits": "{:.3f}"}  # of tasks; losses span seven orders of magnitude
 SIGNIFICANT = "{:#.3g}"
 
