@@ -282,6 +282,8 @@ def recipes(draw: st.DrawFn) -> dict[str, Any]:
     heads = draw(st.integers(1, 16))
     data = draw(sections(kind))
     data |= {} if data.get("made") or data.get("train") else {"train": ["some", "file"]}
+    if folds := data.get("folds"):
+        data |= {"folds": max(folds, 3), "fold": data.get("fold", 0) % max(folds, 3)}
     task = {**draw(sections(settings)), "name": name}
     decode = values.get("decode", {})
     if 0 < decode.get("longest", 0) < decode.get("shortest", 0):
