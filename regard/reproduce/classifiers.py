@@ -40,7 +40,7 @@ DNA = {
         quick=("tcn", "gru"),
         notes=(
             *NOTES,
-            "a tenth of the examples is the test, another validation, told apart by their letters; one example is 0.3 %",
+            "a tenth of the examples is the test, another validation, told by their letters; one example is 0.3 %",
             "the networks of 1991 were right in 93.3 % (back-propagation) and 93.7 % (KBANN), in a cross-validation of "
             "ten folds over 1,000 of the examples: the data's own readme, weighted by its classes",
         ),

@@ -17,14 +17,13 @@ from regard.config import Recipe, write_toml
 from regard.data.text import find
 from regard.errors import ConfigError, RegardError
 from regard.pipeline import read_run
+from regard.prepare.shared import DECIDED
 from regard.reproduce.study import Job
 from regard.training.stop import Stop, Stopped
 from regard.weights import write
 
 # Not the cell's, but the machine's, the folder's or the data's.
-OPEN = {
-    "train.device", "train.begin", "model.vocab", "model.source_vocab", "model.inputs", "model.labels", "data.labels",
-}  # fmt: skip
+OPEN = {"train.device", "train.begin", "data.labels", *(f"model.{name}" for name in DECIDED)}
 PAUSE = 0.2  # seconds between looks at the processes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -11,13 +12,14 @@ import pytest
 import torch
 
 from regard.cli import main
-from regard.config import Recipe, make_recipe, merge, task_of
+from regard.config import Recipe, make_recipe, merge, task_of, write_toml
 from regard.models import build, schema
 from regard.prepare import prepare
 from regard.recipes import find_recipe
 from regard.reproduce import STUDIES
 from regard.reproduce.layout import by_part
 from regard.reproduce.study import Cell, Study
+from regard.reproduce.work import check
 
 ONE = {name: {data: study for data, study in some.items() if study.recipe} for name, some in STUDIES.items()}
 ALL = [(name, data, cell) for name in ONE for data, study in ONE[name].items() for cell in study.cells]
@@ -79,6 +81,17 @@ def test_every_cell_learns_from_a_step(name: str, data: str, cell: Cell, tmp_pat
     assert recipe.task.name == "classify" or all(p.grad is not None for p in model.parameters())
     torch.optim.SGD(model.parameters(), 0.1).step()
     assert surprise() < before
+
+
+@pytest.mark.parametrize("cell", STUDIES["dna"]["splice"].cells, ids=lambda cell: cell.name)
+def test_what_the_data_decides_makes_no_other_cell(cell: Cell, tmp_path: Path) -> None:
+    study = STUDIES["dna"]["splice"]
+    (job,) = study.only([cell.name]).jobs([0], tmp_path, {})
+    files = {split: [str(labelled(study, tmp_path))] for split in ("train", "valid", "test")}
+    job = replace(job, folder=tmp_path, values=merge(job.values, {"data": files}))
+    recipe, _ = prepare(job.recipe(), tmp_path)
+    (tmp_path / "recipe.toml").write_text(write_toml(recipe), "utf-8")
+    check(job)
 
 
 @pytest.mark.parametrize("name", [name for name in ONE if ONE[name]])
