@@ -94,7 +94,7 @@ def _numbered(y: np.ndarray, names: Names, bad: BadLines) -> tuple[np.ndarray, N
         what = f"y goes from {low} to {high}, where labels are numbered from 0"
         raise DataError(f"{bad.file}: {what}; number them so, or save them as texts")
     names = names or tuple(map(str, range(high + 1)))
-    return np.where(y < len(names), y, -1).astype(np.int64), names
+    return np.where(y < len(names), y.astype(np.int64), -1), names
 
 
 def _unknown(label: object, names: Sequence[str]) -> str:
