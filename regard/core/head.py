@@ -13,9 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.core.linear import Product
 
-Spread = Callable[[Tensor, Tensor, int, float], tuple[Tensor, Tensor, Tensor]]
+Spread = Callable[[Tensor, Tensor, Tensor | None, int, float], tuple[Tensor, Tensor, Tensor]]
 
 ALIGNED = {"cuda": 64}
+AHEAD = {"cuda"}  # devices that work behind the host's back: to ask them which positions are real is to wait for them
 CHUNK = 2**24  # most logits alive at once on a CPU; a GPU takes more at a time (see _rows)
 
 
@@ -60,17 +61,29 @@ class Head(Product):
             pieces.append(z.to(_exact(z)).log_softmax(-1).gather(1, y[:, None])[:, 0])
         return torch.cat(pieces).view_as(targets)
 
-    def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor | None = None, smoothing: float = 0.0) -> Loss:
+    def forward(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        *,
+        real: Tensor | None = None,
+        count: int | None = None,
+        smoothing: float = 0.0,
+    ) -> Loss:
         """Cross-entropy at the real positions, or at all: targets are (1 - ε)·one-hot + ε/V (Szegedy et al.), summed.
 
-        hidden (B, T, dim), targets and real (B, T). Entered by __call__, as the model is: hooks run.
+        hidden (B, T, dim), targets and real (B, T). Padding is left out; where the caller knows the `count` of what is
+        real, a GPU takes it along with a weight of 0 instead, and nobody waits. Entered by __call__, as the model is:
+        hooks run.
         """
-        states, words = hidden.flatten(0, -2), targets.flatten()
-        if real is not None:
+        states, words, share = hidden.flatten(0, -2), targets.flatten(), None
+        if real is not None and count is not None and hidden.device.type in AHEAD:
+            share = real.flatten()
+        elif real is not None:
             at = real.flatten().nonzero().squeeze(1)
             states, words = states.index_select(0, at), words.index_select(0, at)
-        total, nll = _CrossEntropy.apply(states, self.weight, self.bias, words, smoothing, self.spread)
-        return Loss(total, len(words), {"nll": nll})
+        total, nll = _CrossEntropy.apply(states, self.weight, self.bias, words, share, smoothing, self.spread)
+        return Loss(total, len(words) if share is None or count is None else count, {"nll": nll})
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -81,7 +94,14 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, smoothing: float, spread: Spread
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        words: Tensor,
+        share: Tensor | None,
+        smoothing: float,
+        spread: Spread,
     ) -> tuple[Tensor, Tensor]:
         learning = any(ctx.needs_input_grad)
         d_hidden = torch.empty_like(hidden) if learning else None
@@ -90,12 +110,13 @@ class _CrossEntropy(torch.autograd.Function):
         device, vocab = hidden.device.type, len(weight)
         kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         total, nll = (hidden.new_zeros((), dtype=_exact(hidden)) for _ in range(2))
-        rows = _rows(hidden, vocab)
+        rows = _evenly(len(words), _rows(hidden, vocab))
         with torch.autocast(device, enabled=False):
             matrix, shift = _aligned(weight.to(kind), None if bias is None else bias.to(kind))
             for start in range(0, len(words), rows):
                 h, y = hidden[start : start + rows].to(kind), words[start : start + rows, None]
-                lost, surprise, dz = spread(nn.functional.linear(h, matrix, shift), y, vocab, smoothing)
+                w = None if share is None else share[start : start + rows, None].to(total.dtype)
+                lost, surprise, dz = spread(nn.functional.linear(h, matrix, shift), y, w, vocab, smoothing)
                 total += lost
                 nll += surprise
                 if d_hidden is None or d_weight is None:
@@ -111,19 +132,25 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None, None
+        return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None, None, None
 
 
-def _spread(z: Tensor, y: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+def _spread(z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
     """What stands between the products: the loss, the loss without smoothing, and the gradient by z."""
     kind, z = z.dtype, z.to(_exact(z))
-    gold, mean, top = z.gather(1, y), z[:, :vocab].mean(-1, keepdim=True), z.amax(-1, keepdim=True)
+    gold, top = z.gather(1, y), z.amax(-1, keepdim=True)
+    mean = z[:, :vocab].mean(-1, keepdim=True) if smoothing else 0.0
     norm = z.sub_(top).exp_().sum(-1, keepdim=True)  # in place from here on: z is no longer the logits
     lse = norm.log() + top
-    nll, total = (lse - gold).sum(), (lse - (1 - smoothing) * gold - smoothing * mean).sum()
+    nll, total = lse - gold, lse - (1 - smoothing) * gold - smoothing * mean
     dz = z.div_(norm).sub_(smoothing / vocab)
-    dz.scatter_add_(1, y, torch.full_like(lse, smoothing - 1))
-    return total, nll, dz.to(kind)
+    if torch.compiler.is_compiling():  # a scatter would end the kernel, and the table be written once more, in 32 bits
+        dz = dz - (1 - smoothing) * (torch.arange(z.shape[1], device=z.device) == y).to(z.dtype)
+    else:
+        dz.scatter_add_(1, y, torch.full_like(lse, smoothing - 1))
+    if w is not None:
+        nll, total, dz = nll * w, total * w, dz * w
+    return total.sum(), nll.sum(), dz.to(kind)
 
 
 def _aligned(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -160,15 +187,23 @@ class Mixture(Head):
         pieces = [self.logits(h) for h in hidden.split(self._columns(hidden), 1)]
         return torch.cat(pieces, 1).gather(-1, targets[..., None]).squeeze(-1)
 
-    def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor | None = None, smoothing: float = 0.0) -> Loss:
+    def forward(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        *,
+        real: Tensor | None = None,
+        count: int | None = None,
+        smoothing: float = 0.0,
+    ) -> Loss:
         real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
         total = nll = hidden.new_zeros((), dtype=_exact(hidden))
         columns = self._columns(hidden)
         for h, y, r in zip(hidden.split(columns, 1), targets.split(columns, 1), real.split(columns, 1), strict=True):
             gold, mean = checkpoint(self._gold_and_mean, h, y, use_reentrant=False)
-            nll = nll - gold[r].sum()
-            total = total - ((1 - smoothing) * gold + smoothing * mean)[r].sum()
-        return Loss(total, int(real.sum()), {"nll": nll.detach()})
+            nll = nll - gold.where(r, 0).sum()
+            total = total - ((1 - smoothing) * gold + smoothing * mean).where(r, 0).sum()
+        return Loss(total, int(real.sum()) if count is None else count, {"nll": nll.detach()})
 
     def _gold_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         logp = self.logits(hidden)
@@ -181,3 +216,8 @@ class Mixture(Head):
 
 def _rows(hidden: Tensor, vocab: int) -> int:
     return max(1, (CHUNK if hidden.device.type == "cpu" else 32 * CHUNK) // vocab)
+
+
+def _evenly(count: int, most: int) -> int:
+    """Rows of a chunk, where all chunks are about equally large: one shape serves them all, but for the last."""
+    return max(1, -(-count // max(1, -(-count // most))))

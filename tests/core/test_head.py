@@ -42,11 +42,16 @@ def gradients(loss: Tensor, head: Head, hidden: Tensor) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("chunk", [1, 3 * VOCAB, 2**24], ids=["one row", "three rows", "all rows"])
-def test_the_loss_is_cross_entropy(bias: bool, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In value and in every gradient, however few rows are taken at a time."""
+@pytest.mark.parametrize("ahead", [set(), {"cpu"}], ids=["left out", "weight 0"])
+def test_the_loss_is_cross_entropy(
+    bias: bool, smoothing: float, chunk: int, ahead: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In value and in every gradient, however few rows are taken at a time, and whatever becomes of padding."""
     monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(module, "AHEAD", ahead)
     head, hidden, targets, real = make(bias=bias)
-    loss = head(hidden, targets, real=real, smoothing=smoothing)
+    loss = head(hidden, targets, real=real, count=int(real.sum()), smoothing=smoothing)
+    assert loss.count == int(real.sum())
     wanted = reference(head, hidden, targets, real, smoothing)
     torch.testing.assert_close(loss.total, wanted, rtol=1e-12, atol=0)
     torch.testing.assert_close(
@@ -54,6 +59,18 @@ def test_the_loss_is_cross_entropy(bias: bool, smoothing: float, chunk: int, mon
     )
     for ours, theirs in zip(gradients(loss.total, head, hidden), gradients(wanted, head, hidden), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_compiled_is_the_same(smoothing: float) -> None:
+    """Its gradient has no scatter."""
+    head, hidden, targets, real = make()
+    plain = head(hidden, targets, real=real, smoothing=smoothing)
+    head.compile(backend="eager", fullgraph=True)
+    compiled = head(hidden, targets, real=real, smoothing=smoothing)
+    torch.testing.assert_close(compiled.total, plain.total, rtol=1e-12, atol=0)
+    for one, other in zip(gradients(compiled.total, head, hidden), gradients(plain.total, head, hidden), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
