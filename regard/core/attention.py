@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.dropout import dropout
-from regard.core.linear import Linear, Packable, Packed
+from regard.core.linear import Layout, Linear, Packable, Packed, onednn
 from regard.core.mask import Mask
 from regard.core.probe import Probe
 from regard.core.score import Dot, Dots, Place, Score, make_score
@@ -128,7 +128,13 @@ class Attention(Packable):
         bias = None if self.alike[0].bias is None else torch.cat([part.bias for part in self.alike])
         return F.linear(x, torch.cat([part.weight for part in self.alike]), bias)
 
+    @property
+    def minded(self) -> bool:
+        """Somebody watches, silences or asks beside."""
+        return bool(self.probes or self.beside or self.quiet)
+
     def _ask(self, q: Tensor, kv: KV, mask: Mask) -> Mask:
+        mask = kv.masked(mask)
         for beside in self.beside:
             mask = beside(q, kv, mask)
         return mask
@@ -159,10 +165,10 @@ class Attention(Packable):
         self._check(x, "dim")
         return self.look(x, self.project(x if memory is None else memory), Mask.of(mask))
 
-    def pack(self) -> None:
+    def pack(self, layout: Layout = onednn) -> None:
         """Queries, keys and values in one product, for looking inward."""
         if self.alike:
-            self.packed = Packed(*self.alike)
+            self.packed = Packed(*self.alike, layout=layout)
 
     @torch.no_grad()
     def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:
@@ -249,7 +255,8 @@ def _fused(dots: Dots, v: Tensor, mask: Mask, dropout: float) -> Tensor:
         return mask.spans.look(dots.q, dots.k, v, causal=mask.causal, dropout=dropout, scale=dots.scale)
     q, k = dots.q.shape[-2], dots.k.shape[-2]
     causal = dots.bias is None and mask.plainly_causal(q, k)
-    seen = None if causal else mask.dense(q, k, dots.q.device)
+    as_it_is = mask.drawn is not None and mask.pairs is None and dots.bias is None
+    seen = None if causal else mask.drawn if as_it_is else mask.dense(q, k, dots.q.device)
     if dots.bias is not None:
         seen = dots.bias if seen is None else dots.bias.masked_fill(~seen, float("-inf"))
     return F.scaled_dot_product_attention(dots.q, dots.k, v, seen, dropout, causal, scale=dots.scale)

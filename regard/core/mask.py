@@ -24,6 +24,7 @@ class Mask:
     pairs: Tensor | None = None  # (B|1, H|1, Q, K) anything else
     offset: int | Tensor | None = None  # of the first query among the keys; None: the last query on the last key
     spans: Spans | None = None  # a batch packed without padding: rows look at themselves
+    drawn: Tensor | None = None  # (B, H|1, Q, K) what is added to scores: 0 where one may look, -inf elsewhere
 
     def __post_init__(self) -> None:
         if self.spans is not None and not (self._alone and self.offset is None):
@@ -47,9 +48,10 @@ class Mask:
     @classmethod
     def after(cls, start: int, queries: int, own: Tensor | None = None) -> Mask:
         """Nothing ahead, for queries that follow so many keys; `own` (B,): how many of them are a row's, where rows
-        differ. That is drawn once for all blocks, and says where each row's next key goes."""
-        if own is None:
-            return cls(causal=True)
+        differ. That is drawn once for all blocks, and says where each row's next key goes. A number for all that is a
+        tensor is of keys whose buffers are fixed: they know what may be seen of them."""
+        if own is None or not own.ndim:
+            return cls(causal=True, offset=own)
         seen = cls(causal=True, offset=own).dense(queries, start + queries, own.device)
         return cls(pairs=seen, offset=own)
 
@@ -63,6 +65,7 @@ class Mask:
             pairs=_both(self.pairs, other.pairs),
             offset=_one("offset", self.offset, other.offset),  # type: ignore[arg-type]
             spans=_one("spans", self.spans, other.spans),
+            drawn=_one("drawn", self.drawn, other.drawn),
         )
 
     def shared(self, queries: int, rows: int) -> Mask:
@@ -85,7 +88,8 @@ class Mask:
 
     @property
     def _alone(self) -> bool:
-        return self.window is None and self.keys is None and self.segments is None and self.pairs is None
+        parts = (self.window, self.keys, self.segments, self.pairs, self.drawn)
+        return all(part is None for part in parts)
 
     def unpacked(self) -> Mask:
         """The same once the packed rows are side by side again: padding neither looks nor is seen."""
@@ -108,6 +112,8 @@ class Mask:
         seen = self.pairs if self.pairs is None or rows is None else self.pairs.index_select(-2, rows)
         if self.keys is not None:
             seen = _both(seen, self.keys[:, None, None, :])
+        if self.drawn is not None:
+            seen = _both(seen, self.drawn == 0)
         nothing_ahead = q == 1 and self.offset is None
         own_only = self.segments is not None or self.spans is not None
         if (self.causal and not nothing_ahead) or self.window is not None or own_only:

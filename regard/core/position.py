@@ -71,8 +71,8 @@ class Learned(nn.Module):
         return self.table.weight[self.offset + start : self.offset + start + length]
 
 
-def _places(start: Tensor, length: int) -> Tensor:  # (B,) -> (B, T)
-    return start[:, None] + torch.arange(length, device=start.device)
+def _places(start: Tensor, length: int) -> Tensor:  # (B,) -> (B, T), or one number -> (T,)
+    return start[..., None] + torch.arange(length, device=start.device) if length > 1 else start[..., None]
 
 
 POSITIONS: dict[str, type[Sinusoidal] | type[Learned]] = {

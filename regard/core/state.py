@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.core.mask import Mask
+
 ROOM = 16  # smallest buffer of a growing cache
 
 
@@ -45,6 +47,10 @@ class KV:
     @property
     def rows(self) -> int:
         return self.k.shape[0]
+
+    def masked(self, mask: Mask) -> Mask:
+        """The mask under which they are looked at."""
+        return mask
 
     def extend(self, new: KV, at: Tensor | None = None) -> KV:
         """Old and new in a row: a fresh tensor while gradients are recorded, in place otherwise.
@@ -86,6 +92,32 @@ class KV:
         room = max(part.k.shape[-2] for part in parts)
         k, v = (torch.cat([_padded(t, room) for t in some]) for some in zip(*((p.k, p.v) for p in parts), strict=True))
         return KV(k, v, max(part.length for part in parts))
+
+
+@dataclass(frozen=True)
+class Fixed(KV):
+    """Keys and values whose buffers neither grow nor move, so that every step has the same shapes. All of a buffer is
+    looked at, and `seen` is added to the scores: 0 where a query may look, -inf elsewhere.
+
+    The n hypotheses of a sentence write into one buffer, key t of hypothesis j to place n · t + j. One that follows
+    another copies nothing but what the other has seen.
+    """
+
+    seen: Tensor  # (B, 1, n, capacity)
+    places: Tensor | None = None  # (n,) where the next keys go; None: there will be no others
+
+    def extend(self, new: KV, at: Tensor | None = None) -> Fixed:
+        """One key more for each hypothesis, in place."""
+        assert self.places is not None
+        self.k.index_copy_(-2, self.places, self._beside_each_other(new.keys))
+        self.v.index_copy_(-2, self.places, self._beside_each_other(new.values))
+        return self
+
+    def masked(self, mask: Mask) -> Mask:
+        return Mask(pairs=mask.pairs, offset=mask.offset, drawn=self.seen)
+
+    def _beside_each_other(self, t: Tensor) -> Tensor:  # (B·n, H, 1, D) -> (B, H, n, D)
+        return t.unflatten(0, (self.rows, -1)).transpose(1, 2).flatten(2, 3)
 
 
 def _padded(t: Tensor, room: int) -> Tensor:
@@ -134,7 +166,7 @@ class State:
     past: Any = None  # what this hypothesis has said and seen so far
     length: int = 0  # tokens read, by the row that has read most
     notes: dict[str, Tensor] = field(default_factory=dict)  # what a model says besides its logits
-    lengths: Tensor | None = None  # (B,) tokens read by each row, where they differ
+    lengths: Tensor | None = None  # (B,) tokens read by each row, where they differ; or one number, of fixed buffers
 
     @property
     def at(self) -> int | Tensor:
@@ -147,7 +179,7 @@ class State:
         return State(self.memory, past, self.length + tokens, self.notes if notes is None else notes, lengths)
 
 
-def each(tree: Any, change: Callable[[Any], Any], kind: type = Tensor) -> Any:
+def each(tree: Any, change: Callable[[Any], Any], kind: type | tuple[type, ...] = Tensor) -> Any:
     """The same tree with `change` applied to every tensor, or to everything of another kind."""
     if isinstance(tree, kind):
         return change(tree)

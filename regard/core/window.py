@@ -45,7 +45,7 @@ class LocalM(Global):
 
     def forward(self, x: Tensor, step: int | Tensor, mask: Mask, keys: int, sentences: int) -> View:
         last = lengths(mask, keys, x, sentences) - 1
-        steps = torch.arange(x.shape[1], device=x.device) + (step[:, None] if isinstance(step, Tensor) else step)
+        steps = torch.arange(x.shape[1], device=x.device) + (step[..., None] if isinstance(step, Tensor) else step)
         at = torch.minimum(steps, last[:, None])
         return View(_near(mask, at, self.reach, keys))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +34,17 @@ class Hypothesis:
 # the word that it adds.
 Candidate = tuple[float, int, int]
 Proposal = tuple[Sequence[Candidate], Sequence[Candidate]]  # those that end, those that go on
+Bend = Callable[[Tensor], Tensor]  # what the filters make of the scores of all words
+
+
+class Choice(NamedTuple):
+    """The same for n lines at once, in tensors that need not leave their device."""
+
+    words: Tensor  # (n, keep) that are added
+    parents: Tensor | None  # (n, keep) which of its line's hypotheses each follows; None: there is one
+    totals: Tensor  # (n, keep) summed log-probabilities, in float64
+    ends: Tensor  # (n,) how many have just ended
+    told: Tensor  # (n, columns, keep) all that the books are kept by, in float64, which has room for any word
 
 
 class Covered:
@@ -58,6 +70,7 @@ class Search:
     """A way to search, as a value. From the logits of lines that search alike to what becomes of each of them."""
 
     keep: int = 1  # hypotheses, and so rows, of a line
+    columns: int = 0  # that a choice tells of each; 0: it cannot be made on the device
     penalty: Penalty | None = None
 
     @property
@@ -72,6 +85,17 @@ class Search:
     def propose(self, logits: Tensor, own: Tensor, lines: Sequence[Line]) -> list[Proposal]:
         """(n · w, V): what n lines may say next; `own` are the model's log-probabilities, which no filter bends."""
         raise TypeError(f"{type(self).__name__} must define propose")
+
+    def choose(
+        self, logits: Tensor, own: Tensor, bend: Bend, totals: Tensor, thrown: Tensor | None, eos: int
+    ) -> Choice:
+        """What `propose` proposes, on the device: lines come as their summed log-probabilities (n, keep), and as the
+        numbers that they have thrown."""
+        raise TypeError(f"{type(self).__name__} must define choose")
+
+    def books(self, told: Tensor, eos: int) -> list[Proposal]:
+        """What a choice has told, line by line."""
+        raise TypeError(f"{type(self).__name__} must define books")
 
 
 class Line:
@@ -91,10 +115,10 @@ class Line:
         self.alike, self.dice = (how.alike, eos, filters), how.dice()
         self.said = 0  # words of every hypothesis
         self.alive: Sequence[Candidate] = [(0.0, 0, -1)]  # how each hypothesis came about; at first, by nothing
-        self.stories = [array("q")]
-        self.ancestors = [array("q")]
+        self.steps: list[tuple[int, Sequence[Candidate]]] = []  # its first row in each, and who went on from there
         self.ended: list[Hypothesis] = []
         self.going = True
+        self._stories, self._read = [array("q")], 0  # and how many steps are in them
 
     @property
     def forced(self) -> int:
@@ -106,22 +130,28 @@ class Line:
         """At most `keep` answers, best first; what the limit cut off ranks after whatever has ended by itself."""
         return sorted(self.ended, key=lambda h: (h.finished, h.score), reverse=True)[: self.how.keep]
 
+    @property
+    def stories(self) -> list[array[int]]:
+        """What each hypothesis has said, put together as far as it was not asked for before."""
+        for _, alive in self.steps[self._read :]:
+            if len(alive) == len(self._stories) == 1:  # nobody else goes on with its story: no copy
+                self._stories[0].append(alive[0][2])
+            else:
+                self._stories = [_longer(self._stories[parent], word) for _, parent, word in alive]
+        self._read = len(self.steps)
+        return self._stories
+
     def follow(self, ended: Sequence[Candidate], alive: Sequence[Candidate], row: int) -> None:
         """Some hypotheses end, the others become one word longer. `row` of the batch is the line's first.
 
         It is done when `keep` have ended, when none can go on, or at the limit.
         """
         for total, parent, _ in ended:
-            rows = (*self.ancestors[parent], row + parent)
-            self.ended.append(self._rank(self.stories[parent], total, True, rows, parent))
+            words, rows = self._trail(parent)
+            self.ended.append(self._rank(words, total, True, (*rows, row + parent), parent))
         self.said += 1
         self.alive = alive
-        if len(alive) == len(self.stories) == 1:  # nobody else goes on with its story: no copy
-            self.stories[0].append(alive[0][2])
-            self.ancestors[0].append(row)
-        else:
-            self.stories = [_longer(self.stories[parent], word) for _, parent, word in alive]
-            self.ancestors = [_longer(self.ancestors[parent], row + parent) for _, parent, _ in alive]
+        self.steps.append((row, alive))
         if self.covered is not None:
             self.covered.follow([parent for _, parent, _ in alive])
         missing, able = self.how.keep - len(self.ended), bool(alive) and alive[0][0] > NEVER
@@ -131,19 +161,34 @@ class Line:
 
     def _cut(self) -> list[Hypothesis]:
         """What is left at the limit; one at least."""
-        found = [
-            self._rank(story, total, False, tuple(rows))
-            for (total, _, _), story, rows in zip(self.alive, self.stories, self.ancestors, strict=True)
-        ]
+        found = []
+        for place, (total, _, _) in enumerate(self.alive):
+            words, rows = self._trail(place)
+            found.append(self._rank(words, total, False, rows))
         return [h for h in found if h.logprob > NEVER] or found[:1]
 
+    def _trail(self, place: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The words of a hypothesis, and the rows in which they were chosen: back from parent to parent."""
+        words, rows = [], []
+        for row, alive in reversed(self.steps):
+            _, parent, word = alive[place]
+            words.append(word)
+            rows.append(row + parent)
+            place = parent
+        return tuple(reversed(words)), tuple(reversed(rows))
+
     def _rank(
-        self, story: array[int], total: float, finished: bool, rows: tuple[int, ...], parent: int | None = None
+        self,
+        story: tuple[int, ...],
+        total: float,
+        finished: bool,
+        rows: tuple[int, ...],
+        parent: int | None = None,
     ) -> Hypothesis:
         score = total if self.how.penalty is None else total / self.how.penalty(len(story) + finished)
         if parent is not None and self.covered is not None:
             score += self.covered.bonus(parent)
-        return Hypothesis(tuple(story), score, total, finished, rows)
+        return Hypothesis(story, score, total, finished, rows)
 
 
 def _longer(story: array[int], word: int) -> array[int]:

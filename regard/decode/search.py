@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,17 @@ from torch import Tensor
 
 from regard.core.state import State, reorder
 from regard.decode.filters import NEVER, Filter, chain
-from regard.decode.line import Covered, Hypothesis, Line, Penalty, Proposal, Search, stories
+from regard.decode.line import Bend, Choice, Covered, Hypothesis, Line, Penalty, Proposal, Search, stories
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]  # tokens (rows, T), state -> logits (rows, V), state
+
+
+@runtime_checkable
+class Ahead(Protocol):
+    """A step that can go ahead by itself: all the steps of a search, without coming back for each word."""
+
+    def run(self, state: State, prompt: Tensor, lines: Sequence[Line]) -> bool:
+        """True: every line is done. False: it steps aside, and the lines are as they were."""
 
 
 def wu(alpha: float) -> Penalty:
@@ -38,6 +46,7 @@ def none(alpha: float) -> Penalty:
 
 
 USUAL = wu(0.6)
+GROUP, SHORT = 128, 32  # words of a group, and groups from which on it is worth making them
 PENALTIES: dict[str, Callable[[float], Penalty]] = {"wu": wu, "average": average, "none": none}
 
 
@@ -63,16 +72,44 @@ class Moment(NamedTuple):
 Tell = Callable[[Moment], None]
 
 
-@dataclass(frozen=True)
-class Greedy(Search):
-    """The likeliest token, again and again."""
+class Single(Search):
+    """One hypothesis, which goes on with one word."""
+
+    columns = 2  # its total, its word
+
+    def pick(self, scores: Tensor, thrown: Tensor | None) -> Tensor:
+        """(n, V) -> (n,) the word of each line, from what the filters left."""
+        raise TypeError(f"{type(self).__name__} must define pick")
+
+    def throw(self, lines: Sequence[Line]) -> Tensor | None:
+        """(n,) a random number for each line, where words are drawn."""
+        return None
 
     def propose(self, logits: Tensor, own: Tensor, lines: Sequence[Line]) -> list[Proposal]:
-        return _single(_bent(logits, lines).argmax(-1), own, lines)
+        return _single(self.pick(_bent(logits, lines), self.throw(lines)), own, lines)
+
+    def choose(
+        self, logits: Tensor, own: Tensor, bend: Bend, totals: Tensor, thrown: Tensor | None, eos: int
+    ) -> Choice:
+        words = self.pick(bend(logits), thrown)[:, None]
+        totals = totals + own.gather(1, words)
+        return Choice(words, None, totals, (words == eos)[:, 0], torch.stack([totals, words.to(totals)], 1))
+
+    def books(self, told: Tensor, eos: int) -> list[Proposal]:
+        totals, words = told[:, 0, 0].tolist(), told[:, 1, 0].long().tolist()
+        return [_alone(total, word, eos) for total, word in zip(totals, words, strict=True)]
 
 
 @dataclass(frozen=True)
-class Sample(Search):
+class Greedy(Single):
+    """The likeliest token, again and again."""
+
+    def pick(self, scores: Tensor, thrown: Tensor | None) -> Tensor:
+        return scores.argmax(-1)
+
+
+@dataclass(frozen=True)
+class Sample(Single):
     """A token drawn from the (filtered) distribution."""
 
     seed: int
@@ -80,17 +117,22 @@ class Sample(Search):
     def dice(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
 
-    def propose(self, logits: Tensor, own: Tensor, lines: Sequence[Line]) -> list[Proposal]:
-        heap = _bent(logits, lines).double().softmax(-1).cumsum(-1)
-        thrown = torch.cat([torch.rand(1, generator=line.dice, dtype=torch.float64) for line in lines])
+    def throw(self, lines: Sequence[Line]) -> Tensor:
+        return torch.cat([torch.rand(1, generator=line.dice, dtype=torch.float64) for line in lines])
+
+    def pick(self, scores: Tensor, thrown: Tensor | None) -> Tensor:
+        assert thrown is not None
+        heap = scores.double().softmax(-1).cumsum(-1)
         drawn = torch.searchsorted(heap, thrown.to(heap.device)[:, None] * heap[:, -1:], right=True)
-        return _single(drawn[:, 0].clamp(max=logits.shape[1] - 1), own, lines)
+        return drawn[:, 0].clamp(max=scores.shape[1] - 1)
 
 
 @dataclass(frozen=True)
 class Beam(Search):
     """Every kept hypothesis proposes its `expand` likeliest continuations; the `keep` best of all go on, and an end
     mark among the `keep` best finishes its hypothesis."""
+
+    columns = 6  # totals of the best and of those that go on; ends and parents of the first, parents and words of these
 
     keep: int
     expand: int | None = None  # None: as many as are kept
@@ -106,15 +148,27 @@ class Beam(Search):
         moment, alive = self._weigh(_only_prefix(_bent(own, lines), own, lines), totals.to(own.device), lines[0].eos)
         if self.tell is not None:
             self.tell(moment)
+        return self.books(self._chosen(moment, alive).told.cpu(), lines[0].eos)
+
+    def choose(
+        self, logits: Tensor, own: Tensor, bend: Bend, totals: Tensor, thrown: Tensor | None, eos: int
+    ) -> Choice:
+        return self._chosen(*self._weigh(bend(own), totals, eos))
+
+    def books(self, told: Tensor, eos: int) -> list[Proposal]:
+        totals, numbers = told[:, :2].tolist(), told[:, 2:].long().tolist()
+        return [_proposal(*lists) for lists in zip(totals, numbers, strict=True)]
+
+    def _chosen(self, moment: Moment, alive: Tensor) -> Choice:
         best = [t[:, : self.keep] for t in (moment.sums, moment.ends, moment.parent)]
-        kept = [t.gather(1, moment.kept) for t in (alive, moment.parent, moment.word)]
-        totals, numbers = torch.stack([best[0], kept[0]], 1), torch.stack([*best[1:], *kept[1:]], 1)
-        return [_proposal(*lists) for lists in zip(totals.tolist(), numbers.tolist(), strict=True)]
+        totals, parents, words = (t.gather(1, moment.kept) for t in (alive, moment.parent, moment.word))
+        told = torch.stack([t.to(totals) for t in (best[0], totals, *best[1:], parents, words)], 1)
+        return Choice(words, parents, totals, moment.ends.sum(1), told)
 
     def _weigh(self, chance: Tensor, totals: Tensor, eos: int) -> tuple[Moment, Tensor]:
         """Candidates of each sentence, best first, at least `keep`; and their sums but for those that end."""
         (n, width), expand = totals.shape, self.expand or self.keep
-        best, words = chance.topk(min(expand + 1, chance.shape[1]))  # one more than asked for: an end goes nowhere
+        best, words = likeliest(chance, min(expand + 1, chance.shape[1]))  # one more: an end goes nowhere
         best = best.masked_fill(((words != eos).cumsum(-1) > expand) & (words != eos), NEVER)
         sums, words = (totals[..., None] + best.view(n, width, -1)).flatten(1), words.view(n, -1)
         if (short := self.keep - sums.shape[1]) > 0:
@@ -126,6 +180,23 @@ class Beam(Search):
         alive = sums.masked_fill(word == eos, NEVER)
         kept = alive.sort(descending=True, stable=True).indices[:, : self.keep]
         return Moment(sums, parent, word, ends, kept), alive
+
+
+def likeliest(chance: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of each row, and which they are. On a GPU `topk` goes many times over its rows; so over long ones it
+    goes twice over short ones: the best are in those k groups whose best are best."""
+    if chance.device.type == "cpu" or chance.shape[1] < SHORT * GROUP or k > SHORT:
+        return chance.topk(k)
+    return best_of_groups(chance, k)
+
+
+def best_of_groups(chance: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    vocab = chance.shape[1]
+    whole = F.pad(chance, (0, -vocab % GROUP), value=NEVER) if vocab % GROUP else chance
+    groups = whole.unflatten(1, (-1, GROUP))  # (rows, groups, GROUP)
+    among = groups.amax(-1).topk(k).indices  # (rows, k)
+    best, at = groups.gather(1, among[..., None].expand(-1, -1, GROUP)).flatten(1).topk(k)
+    return best, (among.gather(1, at // GROUP) * GROUP + at % GROUP).clamp(max=vocab - 1)
 
 
 def greedy(
@@ -191,6 +262,8 @@ def beam(
 def _search(
     step: Step, state: State, prompt: Tensor, lines: list[Line], coverage: Coverage | None = None
 ) -> list[list[Hypothesis]]:
+    if lines and coverage is None and isinstance(step, Ahead) and step.run(state, prompt, lines):
+        return [line.best for line in lines]
     tokens, live = prompt, lines
     while live:
         logits, state = step(tokens, state)
@@ -246,11 +319,15 @@ def _single(words: Tensor, own: Tensor, lines: Sequence[Line]) -> list[Proposal]
         wanted = torch.tensor([line.forced for line in lines], device=words.device)
         words = torch.where(wanted < 0, words, wanted)
     chances = own.gather(1, words[:, None])[:, 0].tolist()
-    found: list[Proposal] = []
-    for line, chance, word in zip(lines, chances, words.tolist(), strict=True):
-        only = ((line.alive[0][0] + chance, 0, word),)
-        found.append((only, ()) if word == line.eos else ((), only))
-    return found
+    return [
+        _alone(line.alive[0][0] + chance, word, line.eos)
+        for line, chance, word in zip(lines, chances, words.tolist(), strict=True)
+    ]
+
+
+def _alone(total: float, word: int, eos: int) -> Proposal:
+    only = ((total, 0, word),)
+    return (only, ()) if word == eos else ((), only)
 
 
 def _proposal(totals: list[list[float]], numbers: list[list[int]]) -> Proposal:

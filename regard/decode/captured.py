@@ -1,0 +1,286 @@
+"""Search on a GPU without waiting for it: step, filters, choice and bookkeeping are one captured graph.
+
+    prompt ─model.step─▶ first words ─enter─▶ a desk ─replay, replay, …─▶ what was told ─▶ each line keeps its books
+                                               ▲  every few steps the host looks who is done, ┘
+                                               └─ and fewer rows get a smaller desk ◀────────
+
+A graph is captured once for each size of a desk (sentences, tokens, source, the way to search) and then replayed
+word after word, each time as one call: at small batches the time of a step is that of calling its kernels one by one.
+The host keeps the same books as the plain search, from what the device has told, while the device is at the next
+words; so tokens, scores and ancestries are those of `regard.decode.search`.
+
+    model = capture(pack(model))      # greedy(model.step, …), sample and beam find it there
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from regard.core.autoregressive import Autoregressive
+from regard.core.state import State
+from regard.decode import filters as known
+from regard.decode.desk import WARM, Desk, Replay
+from regard.decode.line import Line
+from regard.decode.search import advance
+from regard.decode.standing import Standing, length_of, tensors
+
+EVERY = 8  # steps from one look at who is done to the next
+DESKS = 16  # kept; the one that was used longest ago makes room
+COMPILED: dict[str, Any] = {"dynamic": False, "options": {"coordinate_descent_tuning": True}}
+
+M = TypeVar("M", bound=nn.Module)
+Record = Callable[[Desk, Any], Replay]  # a desk and the memory that graphs share -> what repeats its step
+
+
+def captured(desk: Desk, pool: Any) -> Replay:
+    """One call for all kernels of a step."""
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # the fused kernel that adds to scores
+        return _graph(desk.work, pool)
+
+
+def compiled(desk: Desk, pool: Any) -> Replay:
+    """Likewise, of fewer kernels: layers, head and choice are compiled, which takes a minute or so for each size."""
+    fused = SDPBackend.EFFICIENT_ATTENTION if desk.how.keep > 1 else SDPBackend.MATH  # which a compiler fuses by itself
+    desk.settle = torch.compile(desk.settle, **COMPILED)  # type: ignore[method-assign]
+    with _compiled_layers(desk.model), sdpa_kernel([fused, SDPBackend.MATH]):
+        return _graph(desk.work, pool)
+
+
+def _graph(work: Replay, pool: Any) -> Replay:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        work()
+    return graph.replay
+
+
+@contextmanager
+def _compiled_layers(model: nn.Module) -> Iterator[None]:
+    """As long as a graph is captured; whoever calls the model otherwise meets the plain layers."""
+    layers = [layer for many in model.modules() if isinstance(many, nn.ModuleList) for layer in many]
+    before = [layer._compiled_call_impl for layer in layers]
+    for layer in layers:
+        layer.compile(**COMPILED)
+    try:
+        with torch._dynamo.config.patch(recompile_limit=4 * DESKS):  # one for each size
+            yield
+    finally:
+        for layer, call in zip(layers, before, strict=True):
+            layer._compiled_call_impl = call
+
+
+ON: dict[Record, str] = {captured: "cuda", compiled: "cuda"}  # where each is possible; any other, everywhere
+
+
+def _possible(record: Record, device: torch.device) -> bool:
+    return ON.get(record, device.type) == device.type
+
+
+class Captured:
+    """A model's `step`, which can also go ahead by itself. It steps aside, and lets the plain search do its work, where
+    somebody watches or silences, with a record, coverage or prefixes, and where there is no GPU."""
+
+    def __init__(self, model: Autoregressive, record: Record = captured, every: int = EVERY) -> None:
+        self.model, self.record, self.every = model, record, every
+        self.desks: dict[object, Desk] = {}
+        self.captures = 0  # so far
+        self.broken = False  # it was tried, and could not be captured
+        self.pool: Any = None
+        self.marks: list[object] = []
+
+    @cached_property
+    def minded(self) -> list[Any]:
+        """Whatever can be watched or silenced."""
+        return [part for part in self.model.modules() if hasattr(part, "minded")]
+
+    @cached_property
+    def held(self) -> list[tuple[dict[str, Any], str]]:
+        """Where the tensors lie whose addresses a graph knows."""
+        homes = (home for part in self.model.modules() for home in (part._parameters, part._buffers))
+        return [(home, name) for home in homes for name, tensor in home.items() if tensor is not None]
+
+    @cached_property
+    def packed(self) -> list[Any]:
+        return [part for part in self.model.modules() if hasattr(part, "packed")]
+
+    def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        return Autoregressive.step(self.model, tokens, state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
+        return Captured(memo[id(self.model)], self.record, self.every)  # a copy of the model has weights of its own
+
+    @property
+    def bytes(self) -> int:
+        """Of all desks, but for what their graphs work with."""
+        buffers = [t for desk in self.desks.values() for t in (desk.told, *desk.standing.by_sentence())]
+        return sum(t.numel() * t.element_size() for t in buffers)
+
+    def run(self, state: State, prompt: Tensor, lines: Sequence[Line]) -> bool:
+        need = prompt.shape[1] + max(line.limit for line in lines) - 1
+        if not self._suits(state, prompt, lines, need):
+            return False
+        desk = self._ready(state, prompt, lines, need)
+        if desk is None:
+            logits, state = self(prompt, state)
+            desk = self._desk(state, lines[0], len(lines), need)
+            if desk is None:
+                return False
+            advance(lines, logits)
+        stay = [place for place, line in enumerate(lines) if line.going]
+        if stay:
+            live = [lines[place] for place in stay]
+            desk.enter(state, live, _filled(stay, desk.standing.sentences, prompt.device), prompt)
+            self._write(desk, live)
+        return True
+
+    def _ready(self, state: State, prompt: Tensor, lines: Sequence[Line], need: int) -> Desk | None:
+        """The desk that is there already, where all there is to read is one token: that is a step like any other."""
+        if prompt.shape[1] > 1 or state.length:
+            return None
+        desk = self._desk(state, lines[0], len(lines), need, make=False)
+        alike = desk is not None and len(tensors(state.past)) == len(desk.standing.loose)
+        return desk if alike else None
+
+    def _write(self, desk: Desk, live: list[Line]) -> None:
+        """Until all are done. The books of some words are kept while the device is at the next."""
+        going, said = live, live[0].said
+        told: tuple[list[Line], Tensor] | None = None
+        while going:
+            steps = min(self.every, max(line.limit for line in going) - said)
+            desk.go(steps)
+            said += steps
+            if told is not None:
+                _keep_books(*told)
+            news, ones = desk.look(steps)
+            told = live, news
+            stay = [place for place, line in enumerate(live) if ones[place]]
+            going = [live[place] for place in stay]
+            if going and len(stay) <= desk.standing.sentences // 2:
+                desk, live = self._smaller(desk, live, stay)
+        if told is not None:
+            _keep_books(*told)
+
+    def _smaller(self, desk: Desk, live: list[Line], stay: list[int]) -> tuple[Desk, list[Line]]:
+        """A desk for those who stay, where half are gone. One is made only where three quarters are, and never
+        compiled: for the few that are left, that would take longer than all their words."""
+        old = desk.standing
+        make = len(stay) <= old.sentences // 4 and self.record is not compiled
+        smaller = self._desk(State(old.memory, old.past), live[0], len(stay), old.capacity, make)
+        if smaller is None:
+            return desk, live
+        smaller.take(desk, _filled(stay, smaller.standing.sentences, old.clock.device), len(stay))
+        return smaller, [live[place] for place in stay]
+
+    def _desk(self, state: State, line: Line, rows: int, need: int, make: bool = True) -> Desk | None:
+        """The one of this size; one that is not there may be made. None: there is none."""
+        capacity, source = roomy(need, 32), roomy(length_of(state.memory), 16)
+        capacity = min(capacity, self.model.longest or capacity)
+        sentences = 1 << (rows - 1).bit_length()
+        size = (sentences, capacity, source, line.alike)
+        self._forget_what_is_stale()
+        desk = self.desks.pop(size, None)
+        if desk is None and make and not self.broken:
+            desk = self._make(state, line, sentences, capacity, source)
+        if desk is not None:
+            self.desks[size] = desk  # last: used just now
+        return desk
+
+    def _make(self, state: State, line: Line, sentences: int, capacity: int, source: int) -> Desk | None:
+        while len(self.desks) >= DESKS:
+            del self.desks[next(iter(self.desks))]
+        width = line.how.keep
+        try:
+            standing = Standing(state, sentences=sentences, width=width, capacity=capacity, source=source)
+            desk = Desk(self.model, line, standing, self.every)
+            if standing.clock.is_cuda and not self.desks:  # memory that no graph holds any more is not to be shared
+                self.pool = torch.cuda.graph_pool_handle()
+            desk.replay = self.record(desk, self.pool)
+        except torch.OutOfMemoryError:
+            return None  # the next one may be smaller
+        except Exception as error:
+            self.broken = True
+            warnings.warn(
+                f"the steps of this {type(self.model).__name__} could not be captured "
+                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
+                "it is searched word by word, which is slower and says the same",
+                stacklevel=2,
+            )
+            return None
+        self.captures += 1
+        self._forget_what_is_stale()  # a table of positions may have grown in the first steps
+        return desk
+
+    def _suits(self, state: State, prompt: Tensor, lines: Sequence[Line], need: int) -> bool:
+        how = lines[0].how
+        return (
+            not self.broken
+            and _possible(self.record, prompt.device)
+            and not torch.is_autocast_enabled(prompt.device.type)
+            and not self.model.training
+            and type(self.model).step is Autoregressive.step
+            and not any(part.minded for part in self.minded)
+            and how.columns > 0
+            and getattr(how, "tell", None) is None
+            and all(line.alike == lines[0].alike and not line.prefix for line in lines)
+            and all(getattr(apply, "__module__", "") == known.__name__ for apply in lines[0].filters)
+            and state.lengths is None
+            and need <= (self.model.longest or need)
+            and max(line.limit for line in lines) > 1
+        )
+
+    def _forget_what_is_stale(self) -> None:
+        """A graph knows addresses: where weights were moved, replaced or trained on, it is of no use."""
+        held = [t for home, name in self.held if (t := home.get(name)) is not None]
+        marks: list[object] = [mark for t in held for mark in (t.data_ptr(), 0 if t.is_inference() else t._version)]
+        marks += [part.packed for part in self.packed]
+        if marks != self.marks:
+            self.desks.clear()
+            self.marks = marks
+
+
+def capture(model: M, record: Record = captured, every: int = EVERY) -> M:
+    """Prepares a model that is only asked from now on: on a GPU, its searches go ahead by themselves. What does not
+    write, and what is elsewhere, stays as it is."""
+    if isinstance(model, Autoregressive) and _possible(record, next(model.parameters()).device):
+        model.step = Captured(model, record, every)  # type: ignore[method-assign]
+    return model
+
+
+def roomy(need: int, grain: int) -> int:
+    """A size with room for so many, of which there are few: at most a quarter more, and a multiple of the grain."""
+    step = max(grain, 1 << max(0, need.bit_length() - 3))
+    return -(-need // step) * step
+
+
+def _filled(places: Sequence[int], room: int, device: torch.device) -> Tensor:
+    """The places, and the last of them again and again."""
+    return torch.tensor([*places, *[places[-1]] * (room - len(places))], device=device)
+
+
+def _keep_books(lines: Sequence[Line], told: Tensor) -> None:
+    """Line by line and word by word, as if they had been searched for here; rows are counted as if the finished had
+    left at once."""
+    how, eos = lines[0].how, lines[0].eos
+    for step in told:
+        row = 0
+        for line, (ended, alive) in zip(lines, how.books(step, eos), strict=False):
+            if not line.going:
+                continue
+            width = len(line.alive)
+            if width < how.keep:  # the first words: all follow the only one there is
+                ended, alive = ([(total, 0, word) for total, _, word in some] for some in (ended, alive))
+            line.follow(ended, alive, row)
+            row += width

@@ -1,0 +1,116 @@
+"""One step of a search with everything that belongs to it, on one device and always in the same place: tokens, state,
+filters, choice, and what the host will be told. Nothing in it waits for anybody.
+
+    tokens ─states─▶ hidden ─head─▶ logits ─filters─▶ choice ─▶ tokens of the next step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from regard.core.autoregressive import Autoregressive
+from regard.core.state import State
+from regard.decode.filters import NEVER, chain
+from regard.decode.line import Line, stories
+from regard.decode.standing import Standing, tensors
+
+WARM = 2  # steps before a capture, in which libraries and the allocator prepare themselves
+
+Replay = Callable[[], None]
+
+
+class Desk:
+    """All that a step reads and writes, in buffers that stay where they are."""
+
+    def __init__(self, model: Autoregressive, line: Line, standing: Standing, every: int) -> None:
+        self.model, self.standing = model, standing
+        self.how, self.eos, self.filters = line.how, line.eos, line.filters
+        sentences, keep, device = standing.sentences, line.how.keep, standing.clock.device
+        self.tokens = torch.zeros(sentences * keep, 1, dtype=torch.long, device=device)
+        self.first = torch.arange(sentences, device=device)[:, None] * keep  # row of each sentence
+        self.totals = torch.zeros(sentences, keep, dtype=torch.float64, device=device)
+        self.ended, self.limit = (torch.zeros(sentences, dtype=torch.long, device=device) for _ in range(2))
+        self.going = torch.zeros(sentences, dtype=torch.bool, device=device)
+        self.story = torch.full((sentences * keep, standing.capacity if line.filters else 0), -1, device=device)
+        thrown = standing.capacity if line.dice else 0
+        self.thrown = torch.zeros(sentences, thrown, dtype=torch.float64, device=device)
+        shape = (max(every, WARM), sentences, line.how.columns, keep)
+        self.told = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.replay: Replay = self.work
+
+    def work(self) -> None:
+        """One word more for everybody, finished or not."""
+        hidden, state = self.model.states(self.tokens, self.standing.state())
+        self.settle(hidden[:, -1], tensors(state.past))
+
+    def settle(self, hidden: Tensor, past: Sequence[Tensor]) -> None:
+        """From the last hidden states to the tokens of the next step, with all that is to be kept."""
+        logits = self.model.head.logits(hidden)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        thrown = self.thrown.index_select(1, self.standing.said)[:, 0] if self.thrown.numel() else None
+        own = logits.log_softmax(-1)
+        words, parents, totals, ends, told = self.how.choose(logits, own, self._bend, self.totals, thrown, self.eos)
+        rows = None if parents is None else (self.first + parents).flatten()
+        if self.filters:
+            story = self.story if rows is None else self.story.index_select(0, rows)
+            self.story.copy_(torch.cat([story[:, 1:], words.view(-1, 1)], 1))
+        self.tokens.copy_(words.view(-1, 1))
+        self.totals.copy_(totals)
+        self.told.index_copy_(0, self.standing.slot, told[None])
+        self.standing.follow(past, rows)
+        self.ended.add_(ends)
+        able = (totals[:, 0] > NEVER) & (self.ended < self.how.keep)
+        self.going.logical_and_(able & (self.standing.said < self.limit))
+
+    def enter(self, state: State, lines: Sequence[Line], rows: Tensor, prompt: Tensor) -> None:
+        """Lines that have said nothing but a prompt of one token, or their first words already. `rows` of the state are
+        theirs, the last of them again and again where there are fewer lines than places."""
+        keep, said = self.how.keep, lines[0].said
+        each = [*lines, *[lines[-1]] * (len(rows) - len(lines))]
+        alive = [[*line.alive, *[(NEVER, 0, -1)] * (keep - len(line.alive))] for line in each]  # at first there is one
+        self.standing.enter(state, rows, said)
+        if said:
+            self.tokens.copy_(torch.tensor([word for some in alive for _, _, word in some])[:, None])
+        else:
+            self.tokens.copy_(prompt.index_select(0, rows).repeat_interleave(keep, 0))
+        self.totals.copy_(torch.tensor([[total for total, _, _ in some] for some in alive], dtype=torch.float64))
+        self.ended.copy_(torch.tensor([len(line.ended) for line in each]))
+        self.limit.copy_(torch.tensor([line.limit for line in each]))
+        self.going.copy_(torch.arange(len(rows), device=rows.device) < len(lines))
+        if self.filters:
+            self.story.fill_(-1)
+            if said:
+                self.story[:, -1:] = stories(each, rows.device)
+        if self.thrown.numel():
+            thrown = torch.zeros(self.thrown.shape, dtype=torch.float64)
+            for place, line in enumerate(lines):  # all that it may need, in the order in which it would throw them
+                thrown[place, said : line.limit] = torch.rand(
+                    line.limit - said, generator=line.dice, dtype=torch.float64
+                )
+            self.thrown.copy_(thrown)
+
+    def take(self, other: Desk, sentences: Tensor, going: int) -> None:
+        """These sentences of another desk, of which the first are going."""
+        rows = (self.first[:1].new_tensor(range(self.how.keep)) + sentences[:, None] * self.how.keep).flatten()
+        self.standing.take(other.standing, sentences)
+        for name in ("totals", "ended", "limit", "thrown"):
+            getattr(self, name).copy_(getattr(other, name).index_select(0, sentences))
+        for name in ("tokens", "story"):
+            getattr(self, name).copy_(getattr(other, name).index_select(0, rows))
+        self.going.copy_(torch.arange(len(sentences), device=sentences.device) < going)
+
+    def go(self, steps: int) -> None:
+        """So many words more. Nobody waits for them."""
+        self.standing.slot.zero_()
+        for _ in range(steps):
+            self.replay()
+
+    def look(self, steps: int) -> tuple[Tensor, list[bool]]:
+        """What the last steps have told, and who is still going: here the host waits."""
+        return self.told[:steps].to("cpu", copy=True), self.going.tolist()
+
+    def _bend(self, scores: Tensor) -> Tensor:
+        return chain(self.filters, scores, self.story)

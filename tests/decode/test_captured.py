@@ -1,0 +1,358 @@
+"""The search that goes ahead by itself finds what the plain one finds. Without a GPU a step is repeated, not captured;
+everything else is the same. REGARD_DEVICE=cuda captures."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard.decode.captured as module
+from regard.core.autoregressive import Autoregressive
+from regard.core.linear import pack
+from regard.core.state import State, reorder, repeat
+from regard.core.watch import silence, watch
+from regard.decode import Coverage, Hypothesis, beam, greedy, sample
+from regard.decode.captured import Captured, capture, captured, compiled, roomy
+from regard.decode.desk import Desk, Replay
+from regard.decode.filters import Filter, at_least, min_p, never, no_repeat, temperature, top_k, top_p
+from regard.decode.search import best_of_groups
+from regard.decode.standing import Standing, tensors
+from regard.models import gpt, recurrent, seq2seq, tcn, transformer
+
+DEVICE = torch.device(os.environ.get("REGARD_DEVICE", "cpu"))
+BOS, EOS, VOCAB = 1, 2, 11
+FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "gpt": (gpt.GPT, gpt.Config, {"dim": 16, "heads": 2, "layers": 2, "context": 40}),
+    "transformer": (transformer.Transformer, transformer.Config, {"dim": 16, "heads": 2, "layers": 2, "hidden": 32}),
+    "additive transformer": (
+        transformer.Transformer, transformer.Config,
+        {"dim": 16, "heads": 2, "layers": 1, "hidden": 32, "score": "additive", "positions": "learned", "context": 40},
+    ),
+    "recurrent language model": (recurrent.LanguageModel, recurrent.Config, {"dim": 16, "embedding": 8}),
+    **{
+        " ".join(["seq2seq", *map(str, settings.values())]): (
+            seq2seq.Seq2Seq, seq2seq.Config, {"dim": 16, "embedding": 8, **settings},
+        )
+        for settings in (
+            {"decoder": "sutskever"},
+            {"decoder": "cho", "cell": "lstm"},
+            {"decoder": "bahdanau"},
+            {"decoder": "bahdanau", "choice": "hard", "window": "local-m", "reach": 2},
+            {"decoder": "luong", "layers": 2},
+            {"decoder": "luong", "window": "local-p", "reach": 3, "context": "mean"},
+            {"decoder": "luong", "feeding": False, "choice": "marginal"},
+            {"decoder": "luong", "score": "location", "positions": 8},
+        )
+    },
+}  # fmt: skip
+FILTERS: list[tuple[Filter, ...]] = [(), (at_least(3, EOS),), (no_repeat(2), never(0, 1)), (at_least(99, EOS),)]
+SHAPES: list[tuple[Filter, ...]] = [(), (temperature(0.7), top_k(5)), (top_p(0.9), min_p(0.05))]
+each_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def repeated(desk: Desk, pool: Any) -> Replay:
+    """What stands for a captured graph where there is no GPU."""
+    return desk.work
+
+
+RECORD = captured if DEVICE.type == "cuda" else repeated
+
+
+def make(family: str, kind: torch.dtype = torch.float64, **settings: Any) -> Autoregressive:
+    """Matrices larger than at birth, so that a word hangs on all those before it, and some answers end."""
+    build, config, usual = FAMILIES[family]
+    model: Autoregressive = build(config(**{"vocab": VOCAB, **usual, **settings}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)
+    return pack(model.to(DEVICE, kind).eval())
+
+
+def beginning(model: Autoregressive, dice: random.Random, rows: int) -> tuple[Callable[[], State], Tensor]:
+    """A fresh state as often as it is asked for, and a prompt."""
+    if not model.sourced:
+        prompt = torch.randint(3, VOCAB, (rows, dice.randint(1, 5)), device=DEVICE)
+        return lambda: model.start(rows=rows), prompt
+    longest = dice.randint(2, 20)
+    lengths = torch.tensor([longest, *(dice.randint(1, longest) for _ in range(rows - 1))])
+    source = torch.randint(3, VOCAB, (rows, longest), device=DEVICE)
+    real = None if dice.random() < 0.3 else (torch.arange(longest) < lengths[:, None]).to(DEVICE)
+
+    @torch.inference_mode()
+    def start() -> State:
+        return model.start(source, real)
+
+    return start, torch.full((rows, 1), BOS, device=DEVICE)
+
+
+def searches(dice: random.Random, rows: int) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
+    bent = dice.choice(FILTERS)
+    seeds = [dice.randint(0, 99) for _ in range(rows)]
+    wide = {"keep": dice.choice([1, 2, 4]), "expand": dice.choice([None, 1, 3])}
+    return [
+        (greedy, {"filters": bent}),
+        (sample, {"filters": (*bent, *dice.choice(SHAPES)), "seeds": seeds}),
+        (beam, {"filters": bent, **wide}),
+    ]
+
+
+def agree(found: Sequence[Any], wanted: Sequence[Any], within: float = 1e-9) -> None:
+    """Answer by answer: the same words of the same ancestry, with the same scores."""
+    for answers, others in zip(found, wanted, strict=True):
+        some = [answers] if isinstance(answers, Hypothesis) else answers
+        for one, other in zip(some, [others] if isinstance(others, Hypothesis) else others, strict=True):
+            assert (one.tokens, one.finished, one.rows) == (other.tokens, other.finished, other.rows)
+            assert (one.score, one.logprob) == pytest.approx((other.score, other.logprob), abs=within)
+
+
+@each_family
+@pytest.mark.parametrize("seed", range(3))
+def test_what_goes_ahead_finds_what_the_plain_search_finds(family: str, seed: int) -> None:
+    """Whatever the limits, filters, ends and rows, and however often the host looks who is done."""
+    dice = random.Random(f"{family} {seed}")
+    torch.manual_seed(seed)
+    kind, within = dice.choice([(torch.float64, 1e-9), (torch.float32, 1e-3)])
+    model, rows = make(family, kind), dice.randint(1, 6)
+    start, prompt = beginning(model, dice, rows)
+    ahead = Captured(model, RECORD, every=dice.choice([1, 3, 8]))
+    for search, how in searches(dice, rows):
+        limit = torch.tensor([dice.randint(2, 12), *(dice.randint(1, 12) for _ in range(rows - 1))])
+        asked = {"eos": EOS, "limit": limit, **how}
+        wanted = search(model.step, start(), prompt, **asked)
+        for _ in range(2):  # the second time, what was captured is there already
+            agree(search(ahead, start(), prompt, **asked), wanted, within)
+    assert ahead.captures
+    assert not ahead.broken
+
+
+@each_family
+def test_a_standing_state_is_the_growing_one(family: str) -> None:
+    """Logits, step by step, while hypotheses follow one another at random."""
+    dice, width, model = random.Random(family), 3, make(family)
+    start, prompt = beginning(model, dice, 2)
+    with torch.inference_mode():
+        _, state = model.step(prompt, start())
+        standing = Standing(state, sentences=2, width=width, capacity=24, source=32)
+        standing.enter(state, torch.arange(2, device=DEVICE), 0)
+        growing = repeat(state, width)
+        for _ in range(10):
+            tokens = torch.randint(3, VOCAB, (2 * width, 1), device=DEVICE)
+            wanted, growing = model.step(tokens, growing)
+            found, after = model.step(tokens, standing.state())
+            torch.testing.assert_close(found, wanted)
+            parents = torch.tensor([s * width + dice.randrange(width) for s in range(2) for _ in range(width)])
+            standing.follow(tensors(after.past), parents.to(DEVICE))
+            growing = reorder(growing, parents.to(DEVICE))
+
+
+def test_whoever_is_left_gets_a_smaller_desk() -> None:
+    model = make("gpt")
+    start, prompt = beginning(model, random.Random(1), 5)
+    ahead = Captured(model, RECORD, every=2)
+    limit = torch.tensor([3, 3, 20, 5, 9])
+    found = greedy(ahead, start(), prompt, eos=-1, limit=limit)
+    assert [len(h.tokens) for h in found] == limit.tolist()
+    assert [size[0] for size in ahead.desks] == [8, 2]  # type: ignore[index]
+    greedy(ahead, start(), prompt, eos=-1, limit=limit)
+    assert ahead.captures == 2, "what was captured is used again"
+    greedy(ahead, start(), prompt[:1], eos=-1, limit=20)
+    greedy(ahead, start(), prompt, eos=-1, limit=limit)
+    assert [size[0] for size in ahead.desks] == [8, 2, 1]  # type: ignore[index]
+    assert ahead.bytes > 0
+
+
+def test_the_host_does_not_ask_for_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And never for more words than somebody may say."""
+    model, looks, steps = make("transformer"), [], []
+    start, prompt = beginning(model, random.Random(2), 3)
+    look, go = Desk.look, Desk.go
+    monkeypatch.setattr(Desk, "look", lambda desk, n: looks.append(n) or look(desk, n))
+    monkeypatch.setattr(Desk, "go", lambda desk, n: steps.append(n) or go(desk, n))
+    ahead = Captured(model, RECORD, every=8)
+    greedy(ahead, start(), prompt, eos=-1, limit=20)
+    assert looks == steps == [8, 8, 3], "the first words are chosen where the prompt is read"
+    greedy(ahead, start(), prompt, eos=-1, limit=20)
+    assert looks == steps == [8, 8, 3, 8, 8, 4], "one token is read as any other"
+
+
+class Told:
+    def __call__(self, moment: Any) -> None:
+        pass
+
+
+def odd(logits: Tensor, story: Tensor) -> Tensor:
+    """A filter that could do anything."""
+    return logits
+
+
+ASIDE: dict[str, dict[str, Any]] = {
+    "a record": {"tell": Told()},
+    "a prefix": {"prefixes": [[5, 6], [7]]},
+    "an unknown filter": {"filters": (odd,)},
+    "one word": {"limit": 1},
+}
+
+
+@pytest.mark.parametrize("why", [*ASIDE, "coverage", "watch", "silence", "training", "autocast", "room"])
+def test_it_steps_aside(why: str) -> None:
+    model = make("additive transformer", torch.float32)
+    start, prompt = beginning(model, random.Random(3), 2)
+    ahead = Captured(model, RECORD)
+    asked = {"eos": EOS, "limit": 6, "keep": 2, **ASIDE.get(why, {})}
+    if why == "coverage":
+        real = torch.ones(2, 4, dtype=torch.bool, device=DEVICE)
+        asked |= {"coverage": Coverage(0.1, lambda: real.float(), real), "keep": 1, "eos": -1}
+    if why == "watch":
+        with watch(model) as seen:
+            beam(ahead, start(), prompt, **asked)
+        assert all(seen.values())
+    elif why == "silence":
+        with silence(model, "decoder.0.cross", 0):
+            beam(ahead, start(), prompt, **asked)
+    elif why == "training":
+        model.train()
+        beam(ahead, start(), prompt, **asked)
+    elif why == "autocast":
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            beam(ahead, start(), prompt, **asked)
+    elif why == "room":
+        model.longest = 5  # and so the last word could not be written; the plain search says what to do about it
+        beam(ahead, start(), prompt, **asked)
+    else:
+        beam(ahead, start(), prompt, **asked)
+    assert not ahead.captures
+    assert not ahead.broken
+
+
+def test_what_cannot_be_captured_is_searched_for_plainly_with_one_warning() -> None:
+    def refuse(desk: Desk, pool: Any) -> Replay:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more of that")
+
+    model = make("gpt")
+    start, prompt = beginning(model, random.Random(4), 2)
+    ahead, asked = Captured(model, refuse), {"eos": EOS, "limit": 9}
+    wanted = greedy(model.step, start(), prompt, **asked)
+    said = (
+        r"^the steps of this GPT could not be captured \(RuntimeError: operation not permitted when stream is "
+        r"capturing\); it is searched word by word, which is slower and says the same$"
+    )
+    with pytest.warns(UserWarning, match=said):
+        assert greedy(ahead, start(), prompt, **asked) == wanted
+    assert greedy(ahead, start(), prompt, **asked) == wanted
+    assert ahead.broken
+
+
+def test_a_past_that_changes_its_size_is_searched_for_plainly() -> None:
+    """Of a network of convolutions, as long as it has not read as far as it reaches."""
+    model = tcn.TCN(tcn.Config(vocab=VOCAB, dim=8, levels=3)).to(DEVICE).eval()
+    prompt = torch.randint(3, VOCAB, (2, 2), device=DEVICE)
+
+    def tried(desk: Desk, pool: Any) -> Replay:
+        desk.work()
+        return desk.work
+
+    with pytest.warns(UserWarning, match="TCN could not be captured"):
+        found = greedy(Captured(model, tried), model.start(), prompt, eos=EOS, limit=6)
+    assert found == greedy(model.step, model.start(), prompt, eos=EOS, limit=6)
+
+
+@pytest.mark.parametrize("change", ["trained", "moved", "packed again"])
+def test_a_graph_of_other_weights_is_forgotten(change: str) -> None:
+    model = make("gpt")
+    start, prompt = beginning(model, random.Random(5), 2)
+    ahead, asked = Captured(model, RECORD), {"eos": EOS, "limit": 9}
+    greedy(ahead, start(), prompt, **asked)
+    if change == "trained":
+        with torch.no_grad():
+            model.words.weight.add_(torch.randn_like(model.words.weight))
+    elif change == "moved":
+        model.words.weight.data = model.words.weight.data.flip(0).clone()
+    else:
+        pack(model)
+    agree(greedy(ahead, start(), prompt, **asked), greedy(model.step, start(), prompt, **asked))
+    assert ahead.captures == 2
+
+
+def test_a_graph_of_a_table_that_has_grown_is_forgotten() -> None:
+    """Waves are drawn as far as they are needed, and then lie elsewhere."""
+    model = make("transformer")
+    model.positions.table = model.positions.table[:8].clone()  # type: ignore[union-attr, operator]
+    start, prompt = beginning(model, random.Random(6), 2)
+    ahead, asked = Captured(model, RECORD), {"eos": -1, "limit": 70}
+    for limit in (20, 70, 20):
+        asked = {"eos": -1, "limit": limit}
+        agree(greedy(ahead, start(), prompt, **asked), greedy(model.step, start(), prompt, **asked))
+
+
+def test_a_captured_model_is_asked_as_any_other() -> None:
+    model = make("transformer")
+    start, prompt = beginning(model, random.Random(7), 3)
+    wanted = beam(model.step, start(), prompt, eos=EOS, limit=9, keep=3)
+    twin = copy.deepcopy(capture(model, RECORD))
+    agree(beam(model.step, start(), prompt, eos=EOS, limit=9, keep=3), wanted)
+    assert isinstance(model.step, Captured)
+    assert model.step.captures
+    assert isinstance(twin.step, Captured)
+    assert twin.step.model is twin
+    with torch.inference_mode():
+        torch.testing.assert_close(model.step(prompt, start())[0], twin.step(prompt, start())[0])
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="there it is captured")
+def test_where_there_is_nothing_to_capture_a_model_stays_as_it_is() -> None:
+    model = make("gpt")
+    start, prompt = beginning(model, random.Random(9), 2)
+    assert "step" not in vars(capture(model))
+    assert "step" not in vars(capture(torch.nn.Linear(2, 2)))
+    ahead = Captured(model)
+    assert greedy(ahead, start(), prompt, eos=EOS, limit=4) == greedy(model.step, start(), prompt, eos=EOS, limit=4)
+    assert not ahead.captures
+
+
+def test_all_layers_are_one_compiled_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the choice is another; the model itself stays as it was."""
+    counts: list[int] = []
+
+    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        counts.append(len(graph.graph.nodes))
+        return graph
+
+    monkeypatch.setattr(module, "COMPILED", {"dynamic": False, "backend": count, "fullgraph": True})
+    monkeypatch.setattr(module, "_graph", lambda work, pool: work() or work)
+    monkeypatch.setitem(module.ON, compiled, DEVICE.type)
+    model = make("gpt", layers=3)
+    start, prompt = beginning(model, random.Random(8), 2)
+    asked = {"eos": -1, "limit": 9, "filters": (no_repeat(2),)}
+    ahead = Captured(model, compiled)
+    agree(greedy(ahead, start(), prompt, **asked), greedy(model.step, start(), prompt, **asked))
+    assert len(counts) == 2
+    assert all(block._compiled_call_impl is None for block in model.blocks)  # type: ignore[union-attr]
+
+
+def test_there_are_few_sizes_and_none_is_much_too_large() -> None:
+    for grain in (16, 32):
+        sizes = {roomy(need, grain) for need in range(1, 1025)}
+        assert len(sizes) < 40
+        for need in range(1025):
+            room = roomy(need, grain)
+            assert need <= room <= max(1.25 * need, need + grain)
+            assert room % grain == 0
+            assert roomy(room, grain) == room
+
+
+@pytest.mark.parametrize("vocab", [4096, 5000, 32_000])
+def test_the_best_of_the_best_groups_are_the_best_of_all(vocab: int) -> None:
+    chance = torch.randn(6, vocab, device=DEVICE)
+    chance[0, 7:] = float("-inf")  # fewer than are asked for
+    best, words = best_of_groups(chance, 5)
+    assert torch.equal(best, chance.topk(5).values)
+    assert torch.equal(chance.gather(1, words), best)
+    assert torch.equal(words[1:], chance.topk(5).indices[1:])
+    assert all(len(set(row)) == 5 for row in words[1:].tolist())
