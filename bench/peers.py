@@ -3,15 +3,23 @@ shapes, and the recurrent encoder-decoder as a plain loop over words."""
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import BertConfig, BertForPreTraining, GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
+from transformers import BertForPreTraining, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
 from regard.core.block import Block
 from regard.core.position import Sinusoidal
+from regard.interop.bert import FAMILY as BERT
+from regard.interop.family import Family, config_of, to_theirs
+from regard.interop.gpt2 import FAMILY as GPT2
 from regard.models import bert, gpt, seq2seq
 from regard.models.transformer import SIZES, Config, Transformer
+from regard.weights import weights
+
+Twin = TypeVar("Twin", BertForPreTraining, GPT2LMHeadModel)
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -71,51 +79,9 @@ def our_bert(size: str, vocab: int) -> bert.Bert:
     return bert.Bert(bert.Config(**{**bert.SIZES[size], "vocab": vocab, "head": "pretrain"}))
 
 
-BERT = {
-    "bert.embeddings.word_embeddings": "words",
-    "bert.embeddings.token_type_embeddings": "segments",
-    "bert.embeddings.position_embeddings": "positions.table",
-    "bert.embeddings.LayerNorm": "norm",
-    "bert.pooler.dense": "pooler",
-    "cls.predictions.transform.dense": "masked.dense",
-    "cls.predictions.transform.LayerNorm": "masked.norm",
-    "cls.seq_relationship": "next",
-}
-BERT_BLOCK = {
-    "attention.self.query": "attention.score.query",
-    "attention.self.key": "attention.score.key",
-    "attention.self.value": "attention.value",
-    "attention.output.dense": "attention.output",
-    "attention.output.LayerNorm": "around_attention.norm",
-    "intermediate.dense": "feed_forward.wide",
-    "output.dense": "feed_forward.narrow",
-    "output.LayerNorm": "around_feed_forward.norm",
-}
-
-
 def hugging_face_bert(model: bert.Bert) -> BertForPreTraining:
     """Hugging Face's BERT with both heads and our weights."""
-    c = model.config
-    twin = BertForPreTraining(
-        BertConfig(
-            vocab_size=c.vocab, hidden_size=c.dim, num_hidden_layers=c.layers, num_attention_heads=c.heads,
-            intermediate_size=c.hidden, max_position_embeddings=c.context, type_vocab_size=c.segments,
-            hidden_act="gelu", layer_norm_eps=c.epsilon, hidden_dropout_prob=c.dropout,
-            attention_probs_dropout_prob=c.attention_dropout, pad_token_id=PAD,
-        )
-    )  # fmt: skip
-    for there, here in BERT.items():
-        _copy(twin, there, model, here)
-    for i in range(c.layers):
-        for there, here in BERT_BLOCK.items():
-            _copy(twin, f"bert.encoder.layer.{i}.{there}", model, f"encoder.{i}.{here}")
-    with torch.no_grad():
-        twin.cls.predictions.bias.copy_(model.masked.bias)
-    return twin
-
-
-def _copy(theirs: nn.Module, there: str, ours: nn.Module, here: str) -> None:
-    theirs.get_submodule(there).load_state_dict(ours.get_submodule(here).state_dict())
+    return _twin(BERT, BertForPreTraining, model)
 
 
 def our_gpt2(**settings: int) -> gpt.GPT:
@@ -124,34 +90,19 @@ def our_gpt2(**settings: int) -> gpt.GPT:
     return gpt.GPT(gpt.Config(**{**gpt.SIZES["gpt2"], **settings}))
 
 
-GPT2_BLOCK = {  # theirs: ours, of which there may be several side by side
-    "ln_1": ["around_attention.norm"],
-    "attn.c_attn": ["attention.score.query", "attention.score.key", "attention.value"],
-    "attn.c_proj": ["attention.output"],
-    "ln_2": ["around_feed_forward.norm"],
-    "mlp.c_fc": ["feed_forward.wide"],
-    "mlp.c_proj": ["feed_forward.narrow"],
-}
-
-
 def hugging_face_gpt2(model: gpt.GPT) -> GPT2LMHeadModel:
-    """Hugging Face's GPT-2 with our weights, its matrices transposed, and the faster of its two names for GELU."""
-    c = model.config
-    twin = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=c.vocab, n_embd=c.dim, n_layer=c.layers, n_head=c.heads, n_positions=c.context,
-            activation_function="gelu_pytorch_tanh", layer_norm_epsilon=c.epsilon, bos_token_id=None, eos_token_id=None,
-            resid_pdrop=c.dropout, embd_pdrop=c.dropout, attn_pdrop=c.attention_dropout,
-        )
-    )  # fmt: skip
-    for there, here in {"wte": "words", "wpe": "positions.table", "ln_f": "norm"}.items():
-        _copy(twin.transformer, there, model, here)
-    with torch.no_grad():
-        for layer, block in zip(twin.transformer.h, model.blocks, strict=True):
-            for there, several in GPT2_BLOCK.items():
-                parts = [block.get_submodule(here) for here in several]
-                layer.get_submodule(there).weight.copy_(torch.cat([part.weight.t() for part in parts], -1))
-                layer.get_submodule(there).bias.copy_(torch.cat([part.bias for part in parts]))
+    """Hugging Face's GPT-2 with our weights, and the faster of its two names for GELU."""
+    marks = {"bos_token_id": None, "eos_token_id": None}
+    return _twin(GPT2, GPT2LMHeadModel, model, activation_function="gelu_pytorch_tanh", **marks)
+
+
+def _twin(family: Family, kind: type[Twin], model: bert.Bert | gpt.GPT, **settings: Any) -> Twin:
+    name = kind.__name__
+    twin = kind(kind.config_class(**config_of(family, name, model.config) | settings))
+    tensors = to_theirs(family.rows(name, model.config, family.prefix), weights(model))
+    missing, strange = twin.load_state_dict(tensors, strict=False)
+    assert not strange
+    assert set(missing) <= set(family.twins(model.config, family.prefix))  # what is tied
     return twin
 
 

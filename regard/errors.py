@@ -4,7 +4,9 @@ what to write instead."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class RegardError(Exception):
@@ -35,6 +37,16 @@ class Diverged(RegardError):
     """The loss or a gradient is no longer a number."""
 
     code = 5
+
+
+@contextmanager
+def writing(folder: Path, instead: str = "choose another folder") -> Iterator[None]:
+    """Inside, a disk that refuses is one sentence."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{folder}: cannot be written: {error.strerror or error}"
+        raise RegardError(f"{what}; make room, or {instead}") from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

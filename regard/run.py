@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from regard.card import model_card
 from regard.config import Recipe, Split, make_recipe, merge, read_toml, write_toml
 from regard.device import find_device
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError, RegardError, writing
 from regard.interop.recipe import NOWHERE
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load, read_run
@@ -61,10 +61,10 @@ def start(recipe: Recipe, folder: Path, console: Console) -> dict[str, float]:
     find_device(recipe.train.device)
     if recipe.train.tensorboard:
         board_writer()
-    with _writing(folder):
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
-        with _writing(folder), _nothing_left_of(folder):
+        with writing(folder), _nothing_left_of(folder):
             recipe, task = _prepare(recipe, folder, console)
         return _work(recipe, task, folder, console)
 
@@ -73,7 +73,7 @@ def resume(folder: Path, console: Console) -> dict[str, float]:
     """Goes on with a run as if nothing had happened."""
     recipe = read_run(folder)
     with _alone(folder):
-        with _writing(folder):
+        with writing(folder):
             recipe, task = _prepare(recipe, folder, console)
         return _work(recipe, task, folder, console)
 
@@ -112,7 +112,7 @@ def _work(recipe: Recipe, task: Task, folder: Path, console: Console) -> dict[st
             f"the same training in smaller bites: --train.tokens {tokens // 2} --train.accumulate {more}"
         ) from None
     found = evaluate(folder, console, device=str(run.device)) if has(recipe.data, "test") else {}
-    with _writing(folder):
+    with writing(folder):
         write(folder / "README.md", model_card(recipe, folder, run, found).encode())
     return found
 
@@ -139,21 +139,22 @@ def evaluate(
     split: Split = "test",
     files: Sequence[str] = (),
     device: str = "auto",
+    arithmetic: str = "fp32",
     how: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """The task's metrics on a split of the run or on other files.
 
     evaluation.json is the run's own score: of its test split, decoded as its recipe says. Others are not written there.
     """
-    pipeline = load(folder, device=device)
+    pipeline = load(folder, device=device, arithmetic=arithmetic)
     if not files and not has(pipeline.recipe.data, split):
         other = next((name for name in ("valid", "test") if has(pipeline.recipe.data, name)), None)
         hint = f"write --split {other}, or name files" if other else "name files"
         raise DataError(f"{folder} has no {split} split; {hint} with --data")
     with _bar(console, f"evaluating on {split if not files else files[0]}") as tell:
         found = pipeline.measure(split, files, how or {}, say=_sayer(console), progress=tell)
-    if split == "test" and not files and not how:
-        with _writing(folder):
+    if split == "test" and not files and not how and arithmetic == "fp32":
+        with writing(folder):
             write(folder / "evaluation.json", json.dumps(report(found), indent=1, ensure_ascii=False).encode())
     return found
 
@@ -271,15 +272,6 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        what = f"{folder}: cannot be written: {error.strerror or error}"
-        raise RegardError(f"{what}; make room, or choose another folder") from None
 
 
 @contextmanager

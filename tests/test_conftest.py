@@ -18,6 +18,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     pytester.mkdir("sets").joinpath("letters").mkdir()
     monkeypatch.setenv("REGARD_DATA", str(pytester.path / "sets"))
     monkeypatch.delenv("REGARD_STORM", raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return pytester
 
 
@@ -41,7 +42,7 @@ def test_absent_data_is_skipped_with_a_message(project: pytest.Pytester) -> None
     )
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "1"]], ids=["alone", "xdist"])
 def test_data_that_is_there_but_always_skipped_is_red(project: pytest.Pytester, workers: list[str]) -> None:
     project.makepyfile("def test_other(): pass\n" + data_test("pytest.skip('not today')"))
     result = project.runpytest_inprocess(*workers)

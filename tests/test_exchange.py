@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import tiny
 import torch
 import transformers
 from interop.foreign import save, speak
+from interop.page import run_page
 
 import regard
 from regard.cli import main
@@ -449,31 +449,15 @@ def test_a_model_without_a_mark_needs_a_first_word(
 # ---- the page
 
 
-def page(word: str) -> str:
-    """The Python of docs/interop.md that speaks of something."""
-    text = (Path(__file__).parents[1] / "docs" / "interop.md").read_text("utf-8")
-    (found,) = [block for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if word in block]
-    return str(found)
-
-
-def run_page(word: str, capsys: pytest.CaptureFixture[str]) -> str:
-    capsys.readouterr()
-    exec(compile(page(word), "interop.md", "exec"), {})
-    return capsys.readouterr().out.strip()
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize(("engine", "folder"), [("onnxruntime", "demo-onnx"), ("ctranslate2", "demo-ctranslate2")])
-def test_the_examples_of_the_engines_run(
-    engine: str, folder: str, home: Path, said: Said, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said("export", tiny.trained(), folder, "--to", folder.removeprefix("demo-"))
-    assert run_page(engine, capsys) == regard.load(tiny.trained())("twenty-three", beam=1, longest=24)
+def test_the_example_of_ctranslate2_runs(home: Path, said: Said, capsys: pytest.CaptureFixture[str]) -> None:
+    said("export", tiny.trained(), "demo-ctranslate2", "--to", "ctranslate2")
+    assert run_page("ctranslate2", capsys) == regard.load(tiny.trained())("twenty-three", beam=1, longest=24)
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_one_batch_can_be_learnt(system: str, shape: str) -> None:
     some = replace(case(system, shape), model=model)
     if isinstance(some, Listening):
         some = replace(some, target=some.target.float())
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01, fused=True)
     losses: list[float] = []
     while not losses or losses[-1] - unknowable(some) > 0.05 * losses[0]:
         assert len(losses) < 100
@@ -325,6 +325,20 @@ def test_in_single_precision_answers_agree_unless_they_tie(system: str, shape: s
         one = some.alone(row)
         (alone,) = beam(model.step, one.begin(), one.prompt, eos=END, limit=10, keep=3)
         assert alone[0].tokens == together[row][0].tokens or abs(alone[0].score - together[row][0].score) < 1e-4
+
+
+@every_shape
+@torch.inference_mode()
+def test_a_beam_says_of_its_answers_what_the_model_says(system: str, shape: str) -> None:
+    some = case(system, shape)
+    if not isinstance(some, Writing):
+        pytest.skip("what does not write gives no answers")
+    answers = beam(some.model.step, some.begin(), some.prompt, eos=END, limit=5, keep=3)
+    for row, (best, *_) in enumerate(answers):
+        said = torch.tensor([[*some.prompt[row].tolist(), *best.tokens, *([END] if best.finished else [])]])
+        one = replace(some.alone(row), target=said[:, :-1])
+        logprobs = one.logits().log_softmax(-1).gather(2, said[:, 1:, None])
+        assert float(logprobs.sum()) == pytest.approx(best.logprob, abs=1e-6)
 
 
 # ------------------------------------------------------------------ systems that break a law

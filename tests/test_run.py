@@ -36,6 +36,12 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["regard.run", "torch._dynamo"])  # imported once, and not once for every kill
 
 
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing has disturbed; it is only ever read."""
+    return tiny.train(tmp_path_factory.mktemp("calm") / "run")
+
+
 # ---- data in, model out
 
 
@@ -68,10 +74,10 @@ def test_every_kind_of_vocabulary_trains(kind: str, joint: bool, tmp_path: Path)
     assert model("Twenty-Three") == model("twenty-three")
 
 
-def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
-    first, again = (tiny.weights_hash(tiny.train(tmp_path / name)) for name in ("first", "again"))
+def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(calm: Path, tmp_path: Path) -> None:
+    again = tiny.weights_hash(tiny.train(tmp_path / "again"))
     other = tiny.weights_hash(tiny.train(tmp_path / "other", tiny.recipe(train={"seed": 1})))
-    assert first == again != other
+    assert tiny.weights_hash(calm) == again != other
 
 
 def test_without_a_validation_split_the_last_weights_are_taken(tmp_path: Path) -> None:
@@ -132,10 +138,9 @@ def test_the_card_is_true(tmp_path: Path) -> None:
     assert f"regard predict {tiny.trained()} TEXT" in text
 
 
-def test_a_recipe_of_a_run_trains_the_same_run(tmp_path: Path) -> None:
-    first = tiny.train(tmp_path / "first")
-    again = tiny.train(tmp_path / "again", read_toml(first / "recipe.toml"))
-    assert tiny.weights_hash(first) == tiny.weights_hash(again)
+def test_a_recipe_of_a_run_trains_the_same_run(calm: Path, tmp_path: Path) -> None:
+    again = tiny.train(tmp_path / "again", read_toml(calm / "recipe.toml"))
+    assert tiny.weights_hash(calm) == tiny.weights_hash(again)
 
 
 def test_the_scores_of_a_run_are_those_of_its_own_recipe(tmp_path: Path) -> None:
@@ -200,7 +205,9 @@ def finish(folder: Path, values: dict[str, Any]) -> str:
 
 
 def storm(folder: Path, kills: int, steps: int, seed: int) -> None:
-    values = tiny.recipe(train={"steps": steps, "save_every": 10, "evaluate_every": 50}, data={"held": 3})
+    values = tiny.recipe(
+        train={"steps": steps, "save_every": 10, "evaluate_every": 50}, data={"count": 1500, "held": 3}
+    )
     calm = finish(folder / "calm", values)
     draw = random.Random(seed)
     for _ in range(kills):
@@ -224,14 +231,13 @@ def test_a_run_that_is_killed_twenty_five_times_ends_the_same(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("moment", ["save", "build", "hold"])
-def test_a_run_that_is_killed_while_it_gets_ready_ends_the_same(moment: str, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_while_it_gets_ready_ends_the_same(moment: str, calm: Path, tmp_path: Path) -> None:
     """After the first of two vocabularies, after the first store, after the first held-out split."""
-    calm = tiny.weights_hash(tiny.train(tmp_path / "calm"))
     victim = process(tmp_path / "run", tiny.RECIPE, moment)
     victim.join()
     assert victim.exitcode == -signal.SIGKILL
     run.resume(tmp_path / "run", QUIET)
-    assert tiny.weights_hash(tmp_path / "run") == calm
+    assert tiny.weights_hash(tmp_path / "run") == tiny.weights_hash(calm)
 
 
 @pytest.mark.parametrize(
@@ -257,12 +263,11 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_later(number: signal.Signa
     assert tiny.weights_hash(folder) == tiny.weights_hash(tiny.train(tmp_path / "calm", values))
 
 
-def test_a_finished_run_says_so_and_its_weights_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tiny.train(tmp_path / "run")
-    before = (folder / "model.safetensors").stat().st_mtime_ns
-    assert main(["resume", str(folder)]) == 0
+def test_a_finished_run_says_so_and_its_weights_stay(calm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (calm / "model.safetensors").stat().st_mtime_ns
+    assert main(["resume", str(calm)]) == 0
     assert "finished at step 20; nothing to do" in capsys.readouterr().out
-    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    assert (calm / "model.safetensors").stat().st_mtime_ns == before
 
 
 # ---- progress
@@ -273,7 +278,7 @@ def test_long_preparations_say_how_far_they_are(tmp_path: Path, monkeypatch: pyt
     with (tmp_path / "said").open("w") as file:
         run.start(make_recipe(tiny.recipe(train={"steps": 1}), schema), tmp_path / "run", Console(file=file))
     said = (tmp_path / "said").read_text("utf-8")
-    assert "1,500 so far" in said
+    assert "300 so far" in said
     assert "evaluating on test: 24 of 24" in said
 
 
@@ -320,8 +325,7 @@ def test_what_the_recipe_alone_tells_is_refused_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
-    folder = tiny.train(tmp_path / "run")
-    with run._alone(folder), pytest.raises(RegardError, match="is being trained by another process; wait for it"):
-        run.resume(folder, Console(quiet=True))
-    run.resume(folder, Console(quiet=True))  # the lock went with its holder
+def test_two_trainings_do_not_share_a_folder(calm: Path) -> None:
+    with run._alone(calm), pytest.raises(RegardError, match="is being trained by another process; wait for it"):
+        run.resume(calm, QUIET)
+    run.resume(calm, QUIET)  # the lock went with its holder

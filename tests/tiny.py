@@ -23,7 +23,7 @@ from regard.models import schema
 RECIPE: dict[str, Any] = {
     "system": "transformer",
     "title": "A few phrases",
-    "data": {"made": "spoken", "count": 1500, "held": 24},
+    "data": {"made": "spoken", "count": 300, "held": 24},
     "tokens": {"size": 300, "joint": False},
     "model": {"dim": 32, "heads": 2, "layers": 1, "hidden": 64, "dropout": 0.1, "norm": "pre", "tied": "target"},
     "train": {
@@ -59,7 +59,8 @@ def trained() -> Path:
     """One run for all tests of a process; it is only ever read."""
     home = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    return train(home / "tiny", recipe(train={"steps": 250, "save_every": 250, "tokens": 1024}))
+    longer = {"steps": 250, "save_every": 250, "tokens": 1024}
+    return train(home / "tiny", recipe(data={"count": 1500}, train=longer))
 
 
 def pairs(count: int = 200) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from regard.data.corpora import Corpus, Download, File
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, RegardError, writing
 from regard.weights import to_disk
 
 CHUNK = 1 << 18
@@ -47,7 +47,7 @@ def fetch(corpus: Corpus, folder: Path, progress: Progress = lambda what, done, 
         missing = [file for file in download.files if not _is_there(folder / file.path, file)]
         if missing:
             part = (folder / download.files[0].path).with_name(f".{Path(download.url).name}.part")
-            with _writing(folder):
+            with writing(folder, "name another folder with --to"):
                 get(download, part, progress)
                 new += _unpack(download, part, folder, missing)
     return new
@@ -72,15 +72,6 @@ def _hash(path: Path) -> str:
         while chunk := file.read(CHUNK):
             mark.update(chunk)
     return mark.hexdigest()
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        what = f"{folder}: cannot be written: {error.strerror or error}"
-        raise RegardError(f"{what}; make room, or name another folder with --to") from None
 
 
 # ---- over the net

@@ -7,7 +7,8 @@
 
 State goes in and comes out, as in `model.step`: `present` is the next call's `past`, which is empty before the first.
 So a word costs the same however many came before it, and the one graph also reads a whole prompt or scores a whole
-answer at once. Batch and lengths are free. A recurrent model goes word by word in a loop that no such graph can hold.
+answer at once. Batch and lengths are free. A recurrent model goes word by word in a loop that no such graph can hold,
+and of a TCN there is none yet.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from regard.interop.engine import WAVES, Check, Comparison, answer, describe, le
 from regard.interop.engine import random_words as words
 from regard.models.bert import Bert
 from regard.models.gpt import GPT
+from regard.models.tcn import TCN
 from regard.models.transformer import Transformer
 from regard.pipeline import Pipeline
 
@@ -162,6 +164,8 @@ def _graphs(model: nn.Module) -> dict[str, Graph]:
             for positions in (model.positions, model.source_positions):
                 positions(0, WAVES)  # the table goes along as it is
         return {"encoder.onnx": _starting(model), "decoder.onnx": _writing(model)}
+    if isinstance(model, TCN):
+        raise ConfigError("a TCN has no ONNX graph of ours yet; export a bert, a gpt or a transformer")
     raise ConfigError(
         f"a {type(model).__name__} goes from word to word in a loop, which no ONNX graph of ours holds; "
         "export a bert, a gpt or a transformer"

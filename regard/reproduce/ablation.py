@@ -30,7 +30,7 @@ PARTS = (  # three epochs, about 30 examples a batch, twice as many of SST-2
 
 def cell(name: str, *theirs: float, begin: str = "gpt-small", **settings: Any) -> Cell:
     each = ", ".join(f"{part.name} {value}" for part, value in zip(PARTS, theirs, strict=True))
-    return Cell(name, settings, Published(round(sum(theirs) / len(theirs), 1), each), begin)
+    return Cell(name, settings, Published(f"{sum(theirs) / len(theirs):.1f}", each), begin)
 
 
 ABLATION = {

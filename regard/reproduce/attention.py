@@ -23,20 +23,20 @@ def looking(name: str, published: Published | None = None, **model: Any) -> Cell
 
 
 CELLS = (
-    cell("none", Published(52.00, TREVETT, FREE), decoder="sutskever"),
-    cell("cho", Published(34.66, TREVETT, FREE), decoder="cho"),
-    looking("dot", Published(18.6, LUONG)),
+    cell("none", Published("52.00", TREVETT, FREE), decoder="sutskever"),
+    cell("cho", Published("34.66", TREVETT, FREE), decoder="cho"),
+    looking("dot", Published("18.6", LUONG)),
     looking("scaled_dot"),
-    looking("general", Published(17.3, LUONG)),
+    looking("general", Published("17.3", LUONG)),
     looking("additive"),
     looking("concat"),
     looking("mlp"),
     looking("cosine"),
-    looking("location", Published(18.1, LUONG)),
-    looking("local-m", Published(18.6, LUONG), score="general", window="local-m"),
-    looking("local-p", Published(19.0, LUONG), score="general", window="local-p"),
+    looking("location", Published("18.1", LUONG)),
+    looking("local-m", Published("18.6", LUONG), score="general", window="local-m"),
+    looking("local-p", Published("19.0", LUONG), score="general", window="local-p"),
     Cell("hard", {**looking("hard", score="general", choice="hard").settings, "task": {"entropy": 0.1}}),
-    cell("bahdanau", Published(28.11, TREVETT), decoder="bahdanau", score="additive"),
+    cell("bahdanau", Published("28.11", TREVETT), decoder="bahdanau", score="additive"),
 )
 NOTES = (
     "none and cho know the source by the encoder's last state alone, which cho hears again at every word",

@@ -27,14 +27,14 @@ LADDER = {
         cells=(
             rung(
                 "none",
-                Published(52.00, WHERE, FREE),
+                Published("52.00", WHERE, FREE),
                 model={"decoder": "sutskever", "cell": "lstm", "layers": 2, "bidirectional": False, "reverse": True},
             ),
-            rung("cho", Published(34.66, WHERE, FREE), model={"decoder": "cho", "bidirectional": False}),
-            rung("attention", Published(28.11, WHERE), model={"decoder": "bahdanau"}),
+            rung("cho", Published("34.66", WHERE, FREE), model={"decoder": "cho", "bidirectional": False}),
+            rung("attention", Published("28.11", WHERE), model={"decoder": "bahdanau"}),
             rung(
                 "transformer",
-                Published(36.52, WHERE),
+                Published("36.52", WHERE),
                 system="transformer",
                 task={"forcing": 1.0},
                 model={

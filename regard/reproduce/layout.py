@@ -55,7 +55,7 @@ def by_part(study: Study, rows: Sequence[Row]) -> Sheet:
 
 def _beside(row: Row, part: Part) -> str:
     ours = measured(row, part) or _absent(row)
-    return ours + (f" ({row.cell.published.value:g})" if row.cell.published else "")
+    return ours + (f" ({row.cell.published.printed})" if row.cell.published else "")
 
 
 def measured(row: Row, part: Part) -> str:
@@ -110,4 +110,4 @@ def _absent(row: Row) -> str:
 
 def _published(row: Row) -> str:
     theirs = row.cell.published
-    return "" if theirs is None else f"{theirs.value:g}" + (f" ({short(theirs.measure)})" if theirs.measure else "")
+    return "" if theirs is None else theirs.printed + (f" ({short(theirs.measure)})" if theirs.measure else "")

@@ -33,9 +33,14 @@ COSTS = ("parameters", "minutes", "flops")  # columns besides what the task meas
 class Published:
     """Somebody else's figure, of the table's first measure or of another."""
 
-    value: float
+    printed: str
+    """With the digits that it has there."""
     where: str
     measure: str = ""
+
+    @property
+    def value(self) -> float:
+        return float(self.printed)
 
 
 @dataclass(frozen=True)

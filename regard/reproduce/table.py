@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regard.data.corpora import whence
-from regard.errors import RegardError
+from regard.errors import writing
 from regard.reproduce.layout import Lines, Sheet, short
 from regard.reproduce.results import Row
 from regard.reproduce.study import Study
@@ -21,13 +21,9 @@ def write_table(study: Study, rows: Sequence[Row], folder: Path, console: Consol
     """table.md, table.json and the figure, beside the runs."""
     if not folder.is_dir():
         return
-    try:
+    with writing(folder, "choose another --out"):
         write(folder / "table.md", markdown(study, rows).encode())
         write(folder / "table.json", json.dumps(as_json(study, rows), indent=1, ensure_ascii=False).encode())
-    except OSError as error:
-        raise RegardError(
-            f"{folder}: cannot be written: {error.strerror}; make room, or choose another --out"
-        ) from None
     files = [folder / "table.md", folder / "table.json", *study.draw(study, rows, folder / "table")]
     console.print("\n" + "\n".join(map(str, files)), markup=False, soft_wrap=True)
 
@@ -108,7 +104,7 @@ def _cell(row: Row) -> dict[str, object]:
         },
         "mean": {name: row.mean(name) for name in names},
         "sd": {name: row.spread(name) for name in names},
-        "published": asdict(published) if published else None,
+        "published": {**asdict(published), "value": published.value} if published else None,
         "missing": row.missing,
         "parts": {name: _cell(one) for name, one in row.each.items()},
     }

@@ -16,7 +16,7 @@ from regard.pipeline import Pipeline
 
 TEXTS = ["a dog runs on the beach", "two hundred and five", "der hund läuft am strand", "zweihundertfünf"]
 SMALL = {"dim": 24, "heads": 3, "hidden": 40, "layers": 2}
-TASKS = {"transformer": "rewrite", "seq2seq": "rewrite", "gpt": "language", "recurrent": "language", "bert": "masked"}
+TASKS = {"bert": "masked", "transformer": "rewrite", "seq2seq": "rewrite"}  # the others write
 DATA: dict[str, dict[str, Any]] = {
     "rewrite": {"made": "spoken"},
     "language": {"train": ["text.txt"]},
@@ -26,7 +26,7 @@ DATA: dict[str, dict[str, Any]] = {
 
 
 def made(system: str, task: str = "", *, joint: bool = True, **model: Any) -> Pipeline:
-    task = task or TASKS[system]
+    task = task or TASKS.get(system, "language")
     target = Tokenizer.train(TEXTS, kind="char", size=80, marks=["mask"] if task == "masked" else [])
     source = target if joint else Tokenizer.train(TEXTS[:2], kind="char", size=80)
     sizes = {"vocab": target.size} | ({} if joint else {"source_vocab": source.size})

@@ -364,16 +364,17 @@ MODELS: dict[str, tuple[bytes, str]] = {
     "long": (spm.encode(spm.Model((UNKNOWN, spm.Piece("a" * 5000)))), "a piece has more than 4,096 letters"),
     "long merged": (spm.encode(spm.Model((UNKNOWN, spm.Piece("a" * 300)), kind=spm.BPE)), "more than 256 letters"),
     "ladders": (
-        spm.encode(spm.Model((UNKNOWN, *(spm.Piece(chr(c) * n) for c in range(65, 90) for n in range(1, 257))),
-        kind=spm.BPE)),
+        spm.encode(spm.Model((UNKNOWN, *(spm.Piece("a" * n) for n in range(1, 257))), kind=spm.BPE)),
         "can be made in too many ways",
     ),
-    "fields": (b"\x78\0" * 2_000_001, "more than 2,000,000 pieces"),
+    "fields": (b"\x78\0" * 8_001, "more than 8,000 pieces"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_sentencepiece_model_in_bounds(name: str, folder: Path) -> None:
+def test_a_sentencepiece_model_in_bounds(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spm, "MOST_TOKENS", 8000)
+    monkeypatch.setattr(spm, "LARGEST_FILE", 2_000_000)
     (folder / "tokenizer.json").unlink()
     data, sentence = MODELS[name]
     put(folder, "spiece.model", data)

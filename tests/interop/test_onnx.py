@@ -13,6 +13,7 @@ import pytest
 import tiny
 import torch
 from interop.made import made
+from interop.page import run_page
 
 import regard
 from regard.data.batch import pad
@@ -125,6 +126,14 @@ def test_the_folder_holds_all_that_is_needed(translator: Exported) -> None:
     assert [path.name for path in translator.folder.parent.iterdir()] == ["translator"], "nothing is left beside it"
 
 
+def test_the_example_of_the_page_runs(
+    translator: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("demo-onnx").symlink_to(translator.folder)
+    assert run_page("onnxruntime", capsys) == translator.pipeline("twenty-three", beam=1, longest=24)
+
+
 # ---- a GPT and a BERT
 
 
@@ -164,6 +173,7 @@ def test_a_bert_tells_the_same_of_texts_of_any_length(bert: Exported, shape: tup
     [
         ("seq2seq", {}, "a Seq2Seq goes from word to word in a loop, .*; export a bert, a gpt or a transformer"),
         ("recurrent", {}, "a LanguageModel goes from word to word in a loop"),
+        ("tcn", {}, "a TCN has no ONNX graph of ours yet; export a bert, a gpt or a transformer"),
         ("transformer", {"score": "location"}, "score: 'location' has rows for some positions.*; export a model with"),
     ],
     ids=str,

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.linear import pack
-from regard.decode import beam, greedy
 from regard.laws import LAWS
 from regard.models import build, schema
 from regard.models.recurrent import SIZES, Config, LanguageModel
@@ -97,20 +96,6 @@ def test_a_token_moves_with_those_before_it_and_not_with_those_after(cell: str) 
         (moved,) = torch.autograd.grad(hidden[0, t].sum(), vectors, retain_graph=True)
         assert moved[0, : t + 1].abs().amax(-1).min() > 0
         assert not moved[0, t + 1 :].any()
-
-
-@every_cell
-@torch.no_grad()
-def test_searches_write_with_it(cell: str) -> None:
-    model, prompt = make(cell=cell), tokens(length=3)
-    plain = greedy(model.step, model.start(None, None, rows=3), prompt, eos=2, limit=8)
-    beams = beam(model.step, model.start(None, None, rows=3), prompt, eos=2, limit=8, keep=1)
-    assert [h.tokens for h in plain] == [found[0].tokens for found in beams]
-    wide = beam(model.step, model.start(None, None, rows=3), prompt, eos=2, limit=8, keep=3)
-    for row, (best, *_) in enumerate(wide):
-        said = torch.tensor([*prompt[row].tolist(), *best.tokens, *([2] if best.finished else [])])[None]
-        logprobs = model.head.logprobs(model(None, None, said[:, :-1])[0], said[:, 1:])
-        assert float(logprobs[0, 2:].sum()) == pytest.approx(best.logprob, abs=1e-6)
 
 
 def test_what_it_is_exempt_from_are_laws_of_attention() -> None:

@@ -12,7 +12,6 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from regard.core.linear import pack
 from regard.core.state import State
-from regard.decode import beam, greedy
 from regard.errors import ConfigError
 from regard.laws import LAWS
 from regard.models import build, schema
@@ -188,19 +187,6 @@ def test_packed_it_says_the_same() -> None:
     model, x = make(), numbers(9)
     before, _ = model(None, None, x)
     close(pack(model)(None, None, x)[0], before)
-
-
-@torch.no_grad()
-def test_searches_write_with_it() -> None:
-    model, prompt = make(vocab=VOCAB), tokens(3)
-    plain = greedy(model.step, model.start(None, None, rows=3), prompt, eos=2, limit=8)
-    beams = beam(model.step, model.start(None, None, rows=3), prompt, eos=2, limit=8, keep=1)
-    assert [h.tokens for h in plain] == [found[0].tokens for found in beams]
-    wide = beam(model.step, model.start(None, None, rows=3), prompt, eos=2, limit=8, keep=3)
-    for row, (best, *_) in enumerate(wide):
-        said = torch.tensor([*prompt[row].tolist(), *best.tokens, *([2] if best.finished else [])])[None]
-        logprobs = model.head.logprobs(model(None, None, said[:, :-1])[0], said[:, 1:])
-        assert float(logprobs[0, 2:].sum()) == pytest.approx(best.logprob, abs=1e-6)
 
 
 def test_what_it_is_exempt_from_are_laws_of_attention() -> None:

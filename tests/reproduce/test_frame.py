@@ -29,7 +29,7 @@ from regard.training.stop import Stopped
 from regard.weights import load_weights
 
 MODEL = "model.safetensors"
-PAPER = Published(28.4, "somebody's table 1")
+PAPER = Published("28.40", "somebody's table 1")
 VALUES = tiny.recipe(
     data={"count": 120, "held": 6},
     model={"dim": 16, "hidden": 16},
@@ -195,7 +195,7 @@ def test_a_table_says_what_was_run_and_what_was_not(made: Made) -> None:
     assert cells["cell"] == ["ppl", *study.columns[1:], "seeds", "published"]
     assert re.fullmatch(r"\d+\.\d\d ± \d+\.\d\d", cells["narrow"][0])
     assert re.fullmatch(r"[\d,]+", cells["narrow"][2]), "what it costs is told without a spread"
-    assert cells["narrow"][5:] == ["2", "28.4"]
+    assert cells["narrow"][5:] == ["2", "28.40"]
     assert re.fullmatch(r"\d+\.\d\d", cells["wide"][0])
     assert cells["wide"][5:] == ["1 of 2", ""]
     assert "- two widths differ in nothing else" in lines
@@ -214,7 +214,7 @@ def test_the_three_forms_agree(made: Made) -> None:
     assert told == json.loads(json.dumps(as_json(study, rows)))
     narrow, wide = told["cells"]
     assert narrow["seeds"]["0"]["perplexity"] == narrow["mean"]["perplexity"]
-    assert narrow["published"] == {"value": 28.4, "where": "somebody's table 1", "measure": ""}
+    assert narrow["published"] == {"printed": "28.40", "value": 28.4, "where": "somebody's table 1", "measure": ""}
     assert wide["seeds"] == {}
     for text in (printed.getvalue(), (out / "table.md").read_text("utf-8")):
         assert f"{narrow['mean']['perplexity']:.2f}" in text

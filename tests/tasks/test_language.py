@@ -340,7 +340,7 @@ def test_demonstrations_teach_a_model_that_has_learnt_to_be_taught(tmp_path: Pat
     stream = Stream.build(tmp_path / "s", map(Piece, maps.maps("train", 4000)), words)
     task = Language(words, stream, {}, window=32, tokens=32 * 32, seed=0, apart=True)
     model = gpt(words.size, context=32).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95), fused=True)
     for step in range(250):
         loss = task.loss(model, task.batch("train", step), None)
         torch.autograd.backward(loss.total / loss.count)

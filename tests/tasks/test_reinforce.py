@@ -71,16 +71,18 @@ def every_choice(model: Seq2Seq) -> tuple[Tensor, Tensor]:
     return notes["choice"].sum(1), logs.sum((1, 2))
 
 
-def drawn(model: Seq2Seq, usual: float) -> Tensor:
-    """The gradient of a draw's log-likelihood as it is learnt from, by batches: (BATCHES, parameters)."""
+def drawn(model: Seq2Seq, *usual: float) -> Tensor:
+    """The gradient of a draw's log-likelihood as it is learnt from, for each of what may be usual, by batches:
+    (usual, BATCHES, parameters)."""
     real, words = torch.ones(ROWS, T, dtype=torch.bool), WANTED.expand(ROWS, -1)
     samples = []
     for _ in range(BATCHES):
         hidden, notes = forward(model, ROWS)
         loss = model.head(hidden, words, real=real)
-        total, _ = with_choices(loss, model.head, hidden, words, real, notes, PLAIN, torch.tensor(usual))
-        samples.append(gradient(-total / ROWS, model))
-    return torch.stack(samples)
+        for one in usual:
+            total, _ = with_choices(loss, model.head, hidden, words, real, notes, PLAIN, torch.tensor(one))
+            samples.append(gradient(-total / ROWS, model))
+    return torch.stack(samples).unflatten(0, (BATCHES, len(usual))).transpose(0, 1)
 
 
 def gradient(of: Tensor, model: Seq2Seq) -> Tensor:
@@ -104,7 +106,7 @@ def test_the_mean_gradient_is_that_of_the_expected_log_likelihood(decoder: str) 
     exact = gradient((chance.exp() * logs).sum(), model)
     own = torch.cat([torch.full((p.numel(),), ".score." in name) for name, p in model.named_parameters()])
     expected = float((chance.exp() * logs).sum().detach() / T)  # of a word
-    nothing, usual, far_off = (drawn(model, baseline) for baseline in (0.0, expected, 5 * expected))
+    nothing, usual, far_off = drawn(model, 0.0, expected, 5 * expected)
     for samples in (nothing, usual, far_off):
         for along in (exact, exact * own):  # as a whole, and where it is learnt to choose
             assert ((samples - exact) @ along).mean().abs() < 3 * error(samples @ along)
