@@ -1,11 +1,13 @@
 """Pre-training steps on a GPU: BERT-base and GPT-2 of 124 million parameters, ours against compiled Hugging Face.
 
     python -m bench.pretrain             # a GPU is wanted
+    python -m bench.pretrain --fill      # all engines side by side, to fill the compiler's cache beforehand
     python -m bench.pretrain --tiny      # anywhere: small models, nothing is written, to see that it works
 
-Both sides begin with the same weights, learn from the same batches and lose the same. BERT's batches are of WikiText-2,
-at the lengths that its recipe makes: most sequences are full, a tenth are shorter. GPT-2's windows are always full, so
-their tokens may be any.
+Both sides begin with the same weights and lose the same. BERT reads WikiText-2 twice: in full sequences, as its recipe
+makes them, where most are of one length; and in pairs of segments of any length. There the peer's default batches are
+in random order, padded to the longest; "bucketed" ones are ours in its hands. GPT-2's windows are always full, so their
+tokens may be any. Our side is the step of the product, which is recorded; its batches come from the host each time.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import itertools
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,13 +28,13 @@ from torch import Tensor, nn
 
 from bench.harness import Comparison, report
 from bench.peers import hugging_face_bert, hugging_face_gpt2, our_bert, our_gpt2
-from bench.train_translation import Step, race_tokens
+from bench.step import Batches, Given, Peaks, Step, product, race_tokens, read
 from regard.config import make_recipe
+from regard.core.head import Loss
 from regard.data.stream import Excerpts
 from regard.models import gpt, schema
 from regard.prepare import prepare
-from regard.tasks.masked import Masked, MaskedBatch
-from regard.training.loop import compile_in_place
+from regard.tasks.masked import Masked, MaskedBatch, hide
 
 IGNORED = -100  # what Hugging Face's loss leaves out
 
@@ -48,98 +51,119 @@ class Work:
     tokens: int = 32_768  # of a batch
     batches: int = 16
     steps: int = 4  # of a round
+    rounds: int = 10
 
 
 TINY = Work(
     device="cpu", backend="eager", text="wikitext2/wiki.valid.tokens", bert="tiny", vocab=2000,
-    gpt2={"vocab": 1000, "dim": 32, "heads": 2, "layers": 2, "context": 64}, tokens=1024, batches=3, steps=1,
+    gpt2={"vocab": 1000, "dim": 32, "heads": 2, "layers": 2, "context": 64},
+    tokens=1024, batches=3, steps=1, rounds=2,
 )  # fmt: skip
 
-Loss: TypeAlias = Callable[[Any], Tensor]
-Engine: TypeAlias = Callable[[str | None], tuple[nn.Module, Loss]]  # compiled by a backend, or not at all
+Learner: TypeAlias = tuple[nn.Module, Callable[[Any], Tensor]]  # a model, and the mean loss of a batch
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Engines that learn the same; ours first."""
+    """Engines that learn the same: our model by its task, and the peer by its own loss, from one or two feeds."""
 
     name: str
-    batches: list[Any]
-    engines: dict[str, Engine]
+    ours: Callable[[], nn.Module]
+    task: Given
+    theirs: Callable[[str | None], Learner]  # compiled by a backend, or not at all
+    feeds: dict[str, Batches]  # of the peer
+
+    def engines(self, work: Work, folder: Path) -> dict[str, Callable[[], Step]]:
+        def regard() -> Step:
+            return product(
+                self.ours(),
+                self.task,
+                folder / "run",
+                work.device,
+                backend=work.backend,
+                tokens_of=lambda batch: self.task.read[batch.ids],
+            )
+
+        peers = {
+            name: lambda some=some: trainer(self.theirs(work.backend), some, work.device)  # type: ignore[misc]
+            for name, some in self.feeds.items()
+        }
+        return {"regard": regard, **peers}
 
 
 def main(asked: Sequence[str]) -> None:
-    tiny = list(asked) == ["--tiny"]
+    tiny = "--tiny" in asked
     if not (tiny or torch.cuda.is_available()):
         sys.exit("there is no GPU here, and a CPU would take hours; write --tiny to see that it works")
+    work = TINY if tiny else Work()
     with TemporaryDirectory() as scratch:
-        if tiny:
-            print(*compare(TINY, Path(scratch)), sep="\n")
-        elif asked:
-            fill_cache(Work(), *asked)
+        folder = Path(asked[1]) if asked[:1] == ["--alone"] else Path(scratch)
+        contests = [bert(work, folder), spread_bert(work, folder), gpt2(work)]
+        if asked[:1] == ["--alone"]:
+            chosen = next(contest for contest in contests if contest.name == asked[2])
+            step = chosen.engines(work, Path(scratch))[asked[3]]()
+            print(*asked[2:], [step() for _ in range(4)])
+        elif "--fill" in asked:
+            command = [sys.executable, "-m", "bench.pretrain", "--alone", scratch]
+            each = [(contest.name, name) for contest in contests for name in contest.engines(work, folder)]
+            for process in [subprocess.Popen([*command, *names]) for names in each]:
+                process.wait()
         else:
-            report("pretrain", "Pre-training against compiled Hugging Face", note(Work()), compare(Work(), scratch))
+            compare(contests, work, folder)
 
 
-def note(work: Work) -> str:
+def note(work: Work, peaks: Sequence[str]) -> str:
     return (
         f"Steps of {work.tokens:,} tokens: BERT-base with both losses on WikiText-2 in sequences of up to "
         f"{work.length}, GPT-2 of 124 million parameters in windows of 1,024. bf16 autocast, AdamW (fused), clipped, "
-        "dropout 0.1. Ours is compiled block by block, with what stands between the head's products; Hugging Face's "
-        "model with its loss as one graph. All batches have one shape. Equal weights, equal batches; the losses before "
-        "the first step were checked to be the same. Hugging Face's BERT computes the logits of all positions, as its "
-        "own class does."
+        "dropout 0.1. Ours is compiled block by block, with what stands between the head's products, and recorded; "
+        "Hugging Face's model with its loss as one graph, of any lengths where they differ. Equal weights; the losses "
+        "before the first step were checked to be the same. Hugging Face's BERT computes the logits of all positions, "
+        f"as its own class does. {' '.join(peaks)}"
     )
 
 
-def compare(work: Work, folder: str | Path) -> list[Comparison]:
-    contests = [bert(work, Path(folder)), gpt2(work)]
+def compare(contests: Sequence[Contest], work: Work, folder: Path) -> None:
+    """What has been raced is written down before the next race begins."""
+    found: list[Comparison] = []
+    peaks: list[str] = []
     for contest in contests:
         check(contest, work.device)
-    if work.device == "cuda":  # compiling takes a minute for each: all at once beforehand, into the compiler's cache
-        command = [sys.executable, "-m", "bench.pretrain", str(folder)]
-        alone = [subprocess.Popen([*command, contest.name, name]) for contest in contests for name in contest.engines]
-        for process in alone:
-            process.wait()
-    return [race_all(contest, work) for contest in contests]
-
-
-def fill_cache(work: Work, folder: str, contest: str, name: str) -> None:
-    """One engine alone."""
-    chosen = bert(work, Path(folder)) if contest == "BERT" else gpt2(work)
-    step = trainer(chosen, name, work)
-    print(contest, name, [step() for _ in range(4)])
+        peak = Peaks()
+        made = contest.engines(work, folder)
+        racing = {name: peak.warmed(name, make, work.batches) for name, make in made.items()}
+        found.append(
+            race_tokens(contest.name, racing, work.steps, rounds=work.rounds, warm=1, unit="real tokens/s")
+        )  # fmt: skip
+        peaks.append(f"{contest.name}:{peak}" if peak.bytes else "")
+        if work is TINY:
+            print(found[-1])
+        else:
+            report("pretrain", "Pre-training against compiled Hugging Face", note(work, peaks), found)
 
 
 @torch.no_grad()
 def check(contest: Contest, device: str) -> None:
     """Before the first step all lose the same."""
-    found = {}
-    for name, engine in contest.engines.items():
-        model, loss_of = engine(None)
-        model.to(device).eval()
-        found[name] = float(loss_of(contest.batches[0]))
-    first, *others = found.values()
-    assert all(math.isclose(first, other, rel_tol=1e-4) for other in others), found
+    batch = contest.task.batch("train", 0).to(device)
+    model = contest.ours().to(device).eval()
+    loss = contest.task.loss(model, batch, None)
+    other, mean = contest.theirs(None)
+    other.to(device).eval()
+    ours, theirs = float(loss.total) / loss.count, float(mean(batch))
+    assert math.isclose(ours, theirs, rel_tol=1e-4), (contest.name, ours, theirs)
 
 
-def race_all(contest: Contest, work: Work) -> Comparison:
-    steps = {name: trainer(contest, name, work) for name in contest.engines}
-    found = race_tokens(contest.name, steps, work.steps, work.device)
-    found.unit = "real tokens/s"
-    return found
-
-
-def trainer(contest: Contest, name: str, work: Work) -> Step:
-    """One update on the next batch; the same for all."""
-    model, loss_of = contest.engines[name](work.backend)
-    model.to(work.device).train()
+def trainer(made: Learner, batches: Batches, device: str) -> Step:
+    """The peer's update on its next batch, which lies on the device already."""
+    model, loss_of = made
+    model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    feed = itertools.cycle([(batch, tokens_of(batch)) for batch in contest.batches])
+    feed = itertools.cycle([(batch.to(device), read(batch)) for batch in batches])
 
     def step() -> int:
         batch, tokens = next(feed)
-        with torch.autocast(work.device, torch.bfloat16, enabled=work.device == "cuda"):
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss = loss_of(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -150,39 +174,35 @@ def trainer(contest: Contest, name: str, work: Work) -> Step:
     return step
 
 
-def tokens_of(batch: MaskedBatch | Excerpts) -> int:
-    """That are read."""
-    return int(batch.real.sum()) if isinstance(batch, MaskedBatch) else batch.tokens
-
-
 # ---- BERT
 
 
 def bert(work: Work, folder: Path) -> Contest:
-    values = {
-        "system": "bert",
-        "data": {"train": [work.text], "longest": work.length},
-        "tokens": {"kind": "wordpiece", "size": work.vocab, "lowercase": True},
-        "task": {"name": "masked", "copies": 1},
-        "train": {"tokens": work.tokens},
+    """Of one shape, so that one static graph serves the peer."""
+    task = masked(work, folder, short=0.1)
+    drawn = [task.batch("train", step) for step in range(4 * work.batches)]
+    shape, _ = Counter(batch.shown.shape for batch in drawn).most_common(1)[0]
+    some = taken((batch for batch in drawn if batch.shown.shape == shape), work.batches)
+    return bert_contest("BERT", task, work, some, {"Hugging Face": some}, dynamic=False)
+
+
+def spread_bert(work: Work, folder: Path) -> Contest:
+    """Of any lengths."""
+    task = masked(work, folder, short=1.0)
+    some = taken((task.batch("train", step) for step in itertools.count()), work.batches)
+    feeds = {
+        "Hugging Face, default batches": taken(in_random_order(task, work), work.batches),
+        "Hugging Face, bucketed batches": some,
     }
-    _, task = prepare(make_recipe(values, schema), folder)
-    assert isinstance(task, Masked)
+    return bert_contest("BERT, any lengths", task, work, some, feeds, dynamic=True)
 
-    def ours(backend: str | None) -> tuple[nn.Module, Loss]:
-        model = our_bert(work.bert, work.vocab)
-        if backend is not None:
-            compile_in_place(model, backend)
 
-        def loss_of(batch: MaskedBatch) -> Tensor:
-            loss = task.loss(model, batch, None)
-            return loss.total / loss.count
-
-        return model, loss_of
-
-    def theirs(backend: str | None) -> tuple[nn.Module, Loss]:
+def bert_contest(
+    name: str, task: Masked, work: Work, some: Batches, feeds: dict[str, Batches], *, dynamic: bool
+) -> Contest:
+    def theirs(backend: str | None) -> Learner:
         model = hugging_face_bert(our_bert(work.bert, work.vocab))
-        body = model if backend is None else torch.compile(model, backend=backend)
+        body = model if backend is None else torch.compile(model, backend=backend, dynamic=dynamic)
 
         def loss_of(batch: MaskedBatch) -> Tensor:
             wanted = torch.full_like(batch.shown, IGNORED)
@@ -194,38 +214,45 @@ def bert(work: Work, folder: Path) -> Contest:
 
         return model, loss_of
 
-    return Contest("BERT", masked_batches(task, work), {"regard": ours, "Hugging Face": theirs})
+    def cost(model: nn.Module, batch: MaskedBatch) -> Loss:
+        return task.cost(model, batch, None)
+
+    return Contest(name, lambda: our_bert(work.bert, work.vocab), Given(some, cost), theirs, feeds)
 
 
-def masked_batches(task: Masked, work: Work) -> list[MaskedBatch]:
-    """Of one shape, so that one static graph serves the peer; each part of the loss is a mean, as the peer has it."""
-    shape = task.batch("train", 0).shown.shape
-    drawn = (task.batch("train", step) for step in itertools.count())
-    alike = (batch for batch in drawn if batch.shown.shape == shape)
-    return [
-        replace(batch, usual=batch.tokens / len(batch.ids)).to(work.device)
-        for batch in itertools.islice(alike, work.batches)
-    ]
+def masked(work: Work, folder: Path, *, short: float) -> Masked:
+    values = {
+        "system": "bert",
+        "data": {"train": [work.text], "longest": work.length},
+        "tokens": {"kind": "wordpiece", "size": work.vocab, "lowercase": True},
+        "task": {"name": "masked", "copies": 1, "short": short},
+        "train": {"tokens": work.tokens},
+    }
+    _, task = prepare(make_recipe(values, schema), folder)
+    assert isinstance(task, Masked)
+    return task
+
+
+def in_random_order(task: Masked, work: Work) -> Iterator[MaskedBatch]:
+    """As many sequences as a batch of the longest would hold, whatever their lengths."""
+    dice = torch.Generator().manual_seed(0)
+    places = torch.randperm(len(task.long.lengths(0)), generator=dice).split(work.tokens // work.length)
+    for number, some in enumerate(itertools.cycle(places)):
+        found = task.long.gather(0, some.numpy(), task.tokenizer.marks)
+        yield hide(found, task.masking, some.numpy(), str(number))
+
+
+def taken(batches: Iterable[MaskedBatch], count: int) -> Batches:
+    """Each part of the loss is a mean, as the peer has it."""
+    usual = (replace(batch, usual=batch.tokens / len(batch.ids)) for batch in batches)
+    return list(itertools.islice(usual, count))
 
 
 # ---- GPT-2
 
 
 def gpt2(work: Work) -> Contest:
-    def ours(backend: str | None) -> tuple[nn.Module, Loss]:
-        model = our_gpt2(**work.gpt2)
-        if backend is not None:
-            compile_in_place(model, backend)
-
-        def loss_of(batch: Excerpts) -> Tensor:
-            hidden, _ = model(None, None, batch.text[:, :-1])
-            wanted = batch.text[:, 1:]
-            loss = model.head(hidden, wanted, real=torch.ones_like(wanted, dtype=torch.bool))
-            return loss.total / loss.count
-
-        return model, loss_of
-
-    def theirs(backend: str | None) -> tuple[nn.Module, Loss]:
+    def theirs(backend: str | None) -> Learner:
         model = hugging_face_gpt2(our_gpt2(**work.gpt2))
 
         def loss_of(text: Tensor) -> Tensor:
@@ -235,15 +262,21 @@ def gpt2(work: Work) -> Contest:
         body = loss_of if backend is None else torch.compile(loss_of, backend=backend)
         return model, lambda batch: body(batch.text)
 
-    return Contest("GPT-2", windows(work), {"regard": ours, "Hugging Face": theirs})
+    def cost(model: nn.Module, batch: Excerpts) -> Loss:
+        hidden, _ = model(None, None, batch.text[:, :-1])
+        loss: Loss = model.head(hidden, batch.wanted)  # type: ignore[operator]
+        return loss
+
+    some = windows(work)
+    return Contest("GPT-2", lambda: our_gpt2(**work.gpt2), Given(some, cost), theirs, {"Hugging Face": some})
 
 
-def windows(work: Work) -> list[Excerpts]:
+def windows(work: Work) -> Batches:
     config = gpt.Config(**{**gpt.SIZES["gpt2"], **work.gpt2})
     dice = torch.Generator().manual_seed(0)
     shape = (work.tokens // config.context, config.context + 1)
     texts = (torch.randint(config.vocab or 0, shape, generator=dice) for _ in range(work.batches))
-    return [Excerpts(text, None, tuple(range(len(text)))).to(work.device) for text in texts]
+    return [Excerpts(text, None, tuple(range(len(text)))) for text in texts]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Training a recurrent translator with additive attention: ours against a plain PyTorch loop over the target's words.
 
-    python -m bench.recurrent    # CPU, or the GPU where there is one
+    python -m bench.recurrent            # CPU, or the GPU where there is one
+    python -m bench.recurrent --tiny     # anywhere: a small model, nothing is written, to see that it works
 
 The loop comes twice: as the tutorials have it, with one matrix from [state; word; context] to all words, and with our
 deep output and our weights, which computes the same loss. What is counted is real target tokens per second. "default"
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +23,7 @@ from torch import Tensor, nn
 
 from bench.harness import Comparison, report
 from bench.peers import Loop, same_model, tutorial
-from bench.train_translation import Step, race_tokens, rate
+from bench.step import Batches, Given, Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe
 from regard.data.batch import Batch
 from regard.models import schema
@@ -31,37 +34,63 @@ from regard.tasks.rewrite import Rewrite
 Loss = Callable[[Batch], Tensor]
 Engine = Callable[[], tuple[nn.Module, Loss]]
 
-PRECISIONS = {"cpu": ("fp32",), "cuda": ("bf16", "fp32")}  # autocast copies cuDNN's weights at each call
-SIZES = {"cpu": (32, 64, 128, 256), "cuda": (1024,)}  # sentences in a peer's own batch: the best races
 PEERS = {"tutorial loop": tutorial, "the same model as a loop": same_model}
 
 
-def main() -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    size, tokens, steps = ("base", 16_384, 3) if device == "cuda" else ("small", 4096, 2)
+@dataclass(frozen=True)
+class Work:
+    device: str
+    precisions: tuple[str, ...]  # autocast copies cuDNN's weights at each call, so both are told
+    size: str
+    tokens: int  # of a batch
+    rows: tuple[int, ...]  # sentences in a peer's own batch: the best races
+    batches: int  # of ours, which come again
+    steps: int  # of a round
+    rounds: int
+
+
+GPU = Work("cuda", ("bf16", "fp32"), "base", 16_384, (1024,), 12, 2, 7)
+CPU = Work("cpu", ("fp32",), "small", 4096, (32, 64, 128, 256), 40, 2, 7)
+TINY = Work("cpu", ("fp32",), "tiny", 512, (8,), 2, 1, 2)
+
+
+def main(asked: Sequence[str]) -> None:
+    work = TINY if "--tiny" in asked else GPU if torch.cuda.is_available() else CPU
     values = {
         "system": "seq2seq",
         "data": {"train": ["multi30k/raw/train.de", "multi30k/raw/train.en"]},
         "tokens": {"kind": "bpe", "size": 8000},
         "task": {"smoothing": 0.0},
-        "model": {"size": size, "decoder": "bahdanau", "score": "additive"},
-        "train": {"tokens": tokens},
+        "model": {"size": work.size, "decoder": "bahdanau", "score": "additive"},
+        "train": {"tokens": work.tokens},
     }
     with TemporaryDirectory() as scratch:
         recipe, task = prepare(make_recipe(values, schema), Path(scratch))
         config = recipe.model
         assert isinstance(config, Config)
-        losses = births(config, task)
-        found = [compare(config, task, steps, device, precision) for precision in PRECISIONS[device]]
-    note = (
+        assert isinstance(task, Rewrite)
+        losses, found, peaks = births(config, task), list[Comparison](), list[str]()
+        for precision in work.precisions:  # what has been raced is written down before the next race begins
+            peak = Peaks()
+            found.append(compare(config, task, work, precision, Path(scratch), peak))
+            peaks.append(f"{precision}:{peak}" if peak.bytes else "")
+            if work is TINY:
+                print(found[-1])
+                continue
+            title = "Training a recurrent translator against a plain PyTorch loop"
+            report("recurrent", title, note(config, work, losses, peaks), found)
+
+
+def note(config: Config, work: Work, losses: dict[str, float], peaks: list[str]) -> str:
+    return (
         f"One GRU layer a side, {config.dim} wide (the encoder reads both ways), word vectors of {config.embedding}, "
-        f"additive attention; Multi30k de→en raw text, BPE of {config.vocab:,}, {tokens:,} tokens a batch for us and "
-        f"for bucketed peers; default batches are of random order, each peer's at the best size of "
-        f"{', '.join(map(str, SIZES[device]))} sentences; AdamW (fused), clipped, dropout {config.dropout}, "
-        f"no compile. Loss at birth (log V = {math.log(config.vocab or 1):.3f}): "
-        f"{', '.join(f'{name} {loss:.3f}' for name, loss in losses.items())}."
+        f"additive attention; Multi30k de→en raw text, BPE of {config.vocab:,}, {work.tokens:,} tokens a batch for us "
+        f"and for bucketed peers, {work.batches} batches that come again; default batches are of random order, each "
+        f"peer's at the best size of {', '.join(map(str, work.rows))} sentences; AdamW (fused), clipped, dropout "
+        f"{config.dropout}, no compile; on a GPU our steps are recorded. Loss at birth (log V = "
+        f"{math.log(config.vocab or 1):.3f}): {', '.join(f'{name} {loss:.3f}' for name, loss in losses.items())}. "
+        f"{' '.join(peaks)}"
     )
-    report("recurrent", "Training a recurrent translator against a plain PyTorch loop", note, found)
 
 
 def births(config: Config, task: Rewrite) -> dict[str, float]:
@@ -102,19 +131,29 @@ def plain(model: Loop) -> tuple[nn.Module, Loss]:
     return model, lambda batch: model(batch.source, batch.target[:, :-1], batch.target[:, 1:])
 
 
-def compare(config: Config, task: Rewrite, steps: int, device: str, precision: str) -> Comparison:
+def compare(config: Config, task: Rewrite, work: Work, precision: str, folder: Path, peaks: Peaks) -> Comparison:
     made = engines(config, task)
+    some: Batches = [task.batch("train", step) for step in range(work.batches)]
+    given = Given(some, lambda model, batch: task.cost(model, batch, None))
 
     def racer(name: str, feed: Iterator[Batch]) -> Step:
-        return trainer(*made[name](), feed, device, precision)
+        return trainer(*made[name](), feed, work.device, precision)
 
-    racing = {"regard": racer("regard", bucketed(task))}
+    def ours_racing() -> Step:
+        return product(ours(config, task)[0], given, folder / "run", work.device, precision=precision)
+
+    racing = {"regard": peaks.warmed("regard", ours_racing, work.batches)}
     for name in PEERS:
-        rates = {rows: rate(racer(name, shuffled(task, rows))) for rows in SIZES[device]}
-        best = max(rates, key=lambda rows: rates[rows])
-        racing[f"{name}, default batches of {best}"] = racer(name, shuffled(task, best))
-        racing[f"{name}, bucketed batches"] = racer(name, bucketed(task))
-    return race_tokens(f"{config.dim} wide, {precision}", racing, steps, device)
+        best = work.rows[0]
+        if len(work.rows) > 1:
+            best = max(work.rows, key=lambda rows: rate(racer(name, shuffled(task, rows))))
+        for kind, feed in (
+            (f"default batches of {best}", shuffled(task, best)),
+            ("bucketed batches", itertools.cycle(some)),
+        ):
+            title = f"{name}, {kind}"
+            racing[title] = peaks.warmed(title, lambda name=name, feed=feed: racer(name, feed), 2)  # type: ignore[misc]
+    return race_tokens(f"{config.dim} wide, {precision}", racing, work.steps, rounds=work.rounds, warm=1)
 
 
 def trainer(model: nn.Module, loss_of: Loss, feed: Iterator[Batch], device: str, precision: str) -> Step:
@@ -135,10 +174,6 @@ def trainer(model: nn.Module, loss_of: Loss, feed: Iterator[Batch], device: str,
     return step
 
 
-def bucketed(task: Rewrite) -> Iterator[Batch]:
-    return (task.batch("train", step) for step in itertools.count())
-
-
 def shuffled(task: Rewrite, rows: int) -> Iterator[Batch]:
     """Random order, padded to the longest of the batch."""
     store = task.batches.store
@@ -149,4 +184,4 @@ def shuffled(task: Rewrite, rows: int) -> Iterator[Batch]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

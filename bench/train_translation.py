@@ -1,6 +1,8 @@
 """Training a translator: ours against Hugging Face Marian and torch.nn.Transformer, same shapes, same sentences.
 
-    python -m bench.train_translation    # CPU, or the GPU where there is one
+    python -m bench.train_translation            # CPU, or the GPU where there is one
+    python -m bench.train_translation --fill     # all engines side by side, to fill the compiler's cache beforehand
+    python -m bench.train_translation --tiny     # anywhere: a small model, nothing is written, to see that it works
 
 What is counted is real target tokens per second: padding is nobody's work. "default" batches are sentences in random
 order, padded to the longest, as the peers' own examples do it; "bucketed" ones are Regard's in the peer's hands.
@@ -11,157 +13,133 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
-from bench.harness import Comparison, clock, race, report
+from bench.harness import report
 from bench.peers import PAD, Plain, marian, ours
+from bench.step import Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe, merge, read_toml
 from regard.data.batch import Batch, pad
 from regard.models import schema
 from regard.prepare import prepare
 from regard.recipes import find_recipe
 from regard.tasks.rewrite import Rewrite
-from regard.training.loop import compile_in_place
 
 Feed = Iterator[tuple[Tensor, Tensor]]  # source, target
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-SIZES = (32, 64, 128, 256)  # sentences in a peer's own batch: it races with the one that suits it best
+@dataclass(frozen=True)
+class Work:
+    device: str
+    backend: str | None  # of torch.compile
+    size: str
+    tokens: int  # of a batch
+    rows: tuple[int, ...]  # sentences in a peer's own batch: it races with the one that suits it best
+    steps: int  # of a round
+    rounds: int
+    warm: int  # rounds
+    peers: tuple[str, ...] = ("Hugging Face", "torch.nn.Transformer")
 
 
-def main() -> None:
-    cuda = torch.cuda.is_available()
-    size, tokens, steps = ("base", 16_384, 12) if cuda else ("small", 4096, 2)
+GPU = Work("cuda", "inductor", "base", 16_384, (256,), 12, 8, 1, ("Hugging Face",))  # the other compiles for minutes
+CPU = Work("cpu", None, "small", 4096, (32, 64, 128, 256), 2, 7, 1)
+TINY = Work("cpu", "eager", "tiny", 512, (8,), 1, 2, 1)
+
+
+def main(asked: Sequence[str]) -> None:
+    work = TINY if "--tiny" in asked else GPU if torch.cuda.is_available() else CPU
     with TemporaryDirectory() as scratch:
-        values = merge(read_toml(find_recipe("multi30k-en-de-cased")), {"train": {"tokens": tokens}})
+        values = merge(read_toml(find_recipe("multi30k-en-de-cased")), {"train": {"tokens": work.tokens}})
         _, task = prepare(make_recipe(values, schema), Path(scratch))
-        if sys.argv[1:]:  # one engine alone, to fill the compiler's cache
-            step = engines(task, size, "cuda" if cuda else "cpu", SIZES[-1])[sys.argv[1]]()
-            print(sys.argv[1], [step() for _ in range(4)])
-            return
-        found = compare(task, size, steps, "cuda" if cuda else "cpu")
-    note = (
-        f"Transformer {size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, "
-        f"{tokens:,} tokens a batch for us and for bucketed peers; default batches are of random order, each peer's "
-        f"at the best size of {', '.join(map(str, SIZES[-1:] if cuda else SIZES))} sentences; "
-        "AdamW (fused), label smoothing, dropout 0.1, "
-        f"{'bf16 autocast, torch.compile on all sides' if cuda else 'fp32, no compile'}."
+        assert isinstance(task, Rewrite)
+        made = engines(task, work, Path(scratch), work.rows[-1])
+        if asked[:1] == ["--alone"]:
+            step = made[asked[1]]()
+            print(asked[1], [step() for _ in range(4)])
+        elif "--fill" in asked:
+            command = [sys.executable, "-m", "bench.train_translation", "--alone"]
+            for process in [subprocess.Popen([*command, name]) for name in made]:
+                process.wait()
+        else:
+            compare(task, work, Path(scratch))
+
+
+def note(task: Rewrite, work: Work, peaks: Peaks) -> str:
+    sizes = ", ".join(map(str, work.rows))
+    how = "bf16 autocast, torch.compile on all sides, our steps recorded" if work.backend else "fp32, no compile"
+    return (
+        f"Transformer {work.size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, "
+        f"{work.tokens:,} tokens a batch for us and for bucketed peers; default batches are of random order, each "
+        f"peer's at the best size of {sizes} sentences; AdamW (fused), label smoothing, dropout 0.1, {how}.{peaks}"
     )
-    peers = "Hugging Face Marian" if cuda else "Hugging Face Marian and torch.nn.Transformer"
-    report("train_translation", f"Training against {peers}", note, [found])
 
 
-Step = Callable[[], int]
-
-
-def engines(task: Rewrite, size: str, device: str, rows: int) -> dict[str, Callable[[], Step]]:
+def engines(task: Rewrite, work: Work, folder: Path, rows: int) -> dict[str, Callable[[], Step]]:
     """How to make each engine; ours first. The peers' default batches hold `rows` sentences."""
     vocab = task.tokenizers.target.size
-    return {
-        "regard": lambda: _regard(task, ours(size, vocab), device),
-        "Hugging Face, default batches": lambda: _engine(
-            _hugging_face(size, vocab, device), default_batches(task, rows)
-        ),
-        "Hugging Face, bucketed batches": lambda: _engine(_hugging_face(size, vocab, device), bucketed_batches(task)),
-        "torch.nn.Transformer, default batches": lambda: _engine(
-            _plain(size, vocab, device), default_batches(task, rows)
-        ),
-        "torch.nn.Transformer, bucketed batches": lambda: _engine(_plain(size, vocab, device), bucketed_batches(task)),
+    makers = {"Hugging Face": _hugging_face, "torch.nn.Transformer": _plain}
+    feeds: dict[str, Callable[[], Feed]] = {
+        "default": lambda: default_batches(task, rows),
+        "bucketed": lambda: bucketed_batches(task),
     }
-
-
-def compare(task: Rewrite, size: str, steps: int, device: str) -> Comparison:
-    made = engines(task, size, device, SIZES[-1])
-    if device == "cuda":  # compiling takes a minute for each: all at once beforehand, into the compiler's cache
-        made = {name: make for name, make in made.items() if not name.startswith("torch.nn")}  # three minutes and more
-        alone = [subprocess.Popen([sys.executable, "-m", "bench.train_translation", name]) for name in made]
-        for process in alone:
-            process.wait()
-        return race_tokens(f"{size}, training", {name: make() for name, make in made.items()}, steps, device)
-    racing = {}
-    for name, make in made.items():
-        if not name.endswith("default batches"):
-            racing[name] = make()
-            continue
-        best = max(SIZES, key=lambda rows: rate(engines(task, size, device, rows)[name]()))
-        racing[f"{name} of {best}"] = engines(task, size, device, best)[name]()
-    return race_tokens(f"{size}, training", racing, steps, device)
-
-
-def rate(step: Step, least: float = 4.0) -> float:
-    """Tokens a second, after a warm-up."""
-    step()
-    tokens, before = 0, clock()
-    while clock() - before < least:
-        tokens += step()
-    return tokens / (clock() - before)
-
-
-def race_tokens(name: str, engines: dict[str, Step], steps: int, device: str) -> Comparison:
-    """Batches differ in size, so every engine's tokens are summed over all rounds."""
-    done: dict[str, list[int]] = {engine: [] for engine in engines}
-
-    def run(engine: str) -> float:
-        done[engine].append(sum(engines[engine]() for _ in range(steps)))
-        return 1.0
-
-    warm, rounds = (6, 10) if device == "cuda" else (1, 7)
-    found = race(name, "real target tokens/s", {e: lambda e=e: run(e) for e in engines}, rounds=rounds, warm=warm)  # type: ignore[misc]
-    for engine in engines:
-        tokens = done[engine][-rounds:]
-        mean = sum(tokens) / rounds
-        found.work[engine] = mean
-        found.seconds[engine] = [s * mean / t for s, t in zip(found.seconds[engine], tokens, strict=True)]
+    found = {
+        "regard": lambda: product(ours(work.size, vocab), task, folder / "run", work.device, backend=work.backend)
+    }  # fmt: skip
+    for peer, kind in itertools.product(work.peers, feeds):
+        found[f"{peer}, {kind} batches"] = lambda peer=peer, kind=kind: _engine(  # type: ignore[misc]
+            makers[peer](work, vocab), feeds[kind](), work.device
+        )
     return found
 
 
-def _regard(task: Rewrite, model: nn.Module, device: str) -> Step:
-    model.to(device).train()
-    if device == "cuda":
-        compile_in_place(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    count = itertools.count()
-
-    def step() -> int:
-        batch = task.batch("train", next(count)).to(torch.device(device))
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            loss = task.loss(model, batch, None)
-        (loss.total / loss.count).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        return batch.tokens
-
-    return step
+def compare(task: Rewrite, work: Work, folder: Path) -> None:
+    """A short race is written down at once, so that a longer one that is cut off loses nothing."""
+    peaks, racing = Peaks(), {}
+    for name, make in engines(task, work, folder, work.rows[-1]).items():
+        if len(work.rows) == 1 or not name.endswith("default batches"):
+            racing[name] = peaks.warmed(name, make, len(task.batches))
+            continue
+        best = max(work.rows, key=lambda rows: rate(engines(task, work, folder, rows)[name]()))
+        racing[f"{name} of {best}"] = engines(task, work, folder, best)[name]()
+    for rounds in (2, work.rounds):
+        found = race_tokens(f"{work.size}, training", racing, work.steps, rounds=rounds, warm=work.warm)
+        if work is TINY:
+            print(found)
+        else:
+            title = f"Training against {' and '.join(work.peers)}"
+            report("train_translation", title, note(task, work, peaks), [found])
 
 
-def _engine(made: tuple[nn.Module, Loss, str], feed: Feed) -> Step:
+def _engine(made: tuple[nn.Module, Loss], feed: Feed, device: str) -> Step:
     """The loop that a user of PyTorch writes."""
-    model, loss_of, device = made
+    model, loss_of = made
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> int:
-        source, target = (t.to(device, non_blocking=True) for t in next(feed))
+        held = next(feed)
+        tokens = int((held[1][:, 1:] != PAD).sum())
+        source, target = (t.to(device, non_blocking=True) for t in held)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss = loss_of(source, target)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        return int((target[:, 1:] != PAD).sum())
+        return tokens
 
     return step
 
 
-def _hugging_face(size: str, vocab: int, device: str) -> tuple[nn.Module, Loss, str]:
-    model = marian(ours(size, vocab)).to(device).train()
-    body = torch.compile(model, dynamic=True) if device == "cuda" else model
+def _hugging_face(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
+    model = marian(ours(work.size, vocab)).to(work.device).train()
+    body = model if work.backend is None else torch.compile(model, dynamic=True, backend=work.backend)
 
     def loss(source: Tensor, target: Tensor) -> Tensor:
         real = (source != PAD).long()
@@ -172,13 +150,13 @@ def _hugging_face(size: str, vocab: int, device: str) -> tuple[nn.Module, Loss, 
             logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, label_smoothing=0.1
         )
 
-    return model, loss, device
+    return model, loss
 
 
-def _plain(size: str, vocab: int, device: str) -> tuple[nn.Module, Loss, str]:
-    model = Plain(size, vocab).to(device).train()
-    body = torch.compile(model, dynamic=True) if device == "cuda" else model
-    return model, lambda source, target: body(source, target[:, :-1], target[:, 1:]), device
+def _plain(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
+    model = Plain(work.size, vocab).to(work.device).train()
+    body = model if work.backend is None else torch.compile(model, dynamic=True, backend=work.backend)
+    return model, lambda source, target: body(source, target[:, :-1], target[:, 1:])
 
 
 def bucketed_batches(task: Rewrite) -> Feed:
@@ -198,4 +176,4 @@ def default_batches(task: Rewrite, rows: int) -> Feed:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

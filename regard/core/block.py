@@ -100,3 +100,17 @@ class Block(nn.Module):
         if (cross := self.cross) is not None and memory is not None and self.around_cross is not None:
             x = self.around_cross(x, lambda h: cross.look(h, memory, memory_mask))
         return self.around_feed_forward(x, self.feed_forward), seen
+
+
+class Encoder(nn.ModuleList):
+    """Blocks that a whole sequence goes through at once; nobody asks what they have projected."""
+
+    reader: Callable[[Tensor, Mask], Tensor | None] | None = None  # does it in one call, where it was prepared
+
+    def forward(self, x: Tensor, mask: Mask) -> Tensor:
+        read = None if self.reader is None else self.reader(x, mask)
+        if read is not None:
+            return read
+        for block in self:
+            x, _ = block(x, mask)
+        return x

@@ -12,9 +12,11 @@ from itertools import chain
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.bucket import batches_of, join
+from regard.data.forms import lengthen, longer, more, with_rows
 from regard.data.shuffle import shuffled
 from regard.data.store import Ragged, Store
 from regard.errors import ConfigError
@@ -36,6 +38,23 @@ class Batch:
     @property
     def rows(self) -> int:
         return len(self.source)
+
+    @property
+    def count(self) -> int:
+        """What the loss is summed over."""
+        return self.tokens
+
+    def steady(self, longest: int | None = None) -> Batch:
+        """The same in one of few shapes; of the rows that fill it up, nothing is to be written."""
+        rows, read = more(self.rows), longer(self.source.shape[1], longest)
+        written = 1 + longer(self.target.shape[1] - 1, longest)
+
+        def fill(table: Tensor, length: int) -> Tensor:
+            return with_rows(lengthen(table, length), rows)
+
+        wanted = F.pad(lengthen(self.written, written), (0, 0, 0, rows - self.rows))
+        source, real, target = fill(self.source, read), fill(self.real, read), fill(self.target, written)
+        return replace(self, source=source, real=real, target=target, written=wanted)
 
     def to(self, device: torch.device | str) -> Batch:
         """On a GPU the copy goes on while the caller does."""

@@ -19,13 +19,13 @@ class Lengths:
     the rows, where it is no 0.
     """
 
-    def __init__(self, lengths: np.ndarray, *, tokens: int, rows: int = 0, seed: int = 0) -> None:
+    def __init__(self, lengths: np.ndarray, *, tokens: int, rows: int = 0, seed: int | str = 0) -> None:
         longest = int(lengths.max())
         if longest > tokens:
             either = f"write train.tokens = {longest} or more, or data.longest = {tokens} or less"
             raise ConfigError(f"train.tokens = {tokens} cannot hold the longest example of {longest} tokens; {either}")
         self.seed = seed
-        self.order = np.argsort(lengths, kind="stable")
+        self.order = np.argsort(lengths, kind="stable").astype(np.uint32)
         self.buckets = join(_buckets(lengths[self.order]), tokens, rows)
         self.shares = [batches_of(bucket, tokens, rows) for bucket in self.buckets]
         self.ends = np.cumsum(self.shares)
@@ -41,13 +41,17 @@ class Lengths:
     def batch(self, step: int, rank: int = 0, world: int = 1) -> np.ndarray:
         """The places of what one of `world` processes learns from at this step."""
         epoch, turn = divmod(step, self._steps(world))
-        turn = (turn * world + rank) % len(self)  # too few for the last step: some come twice
-        number = int(shuffled(np.array([turn]), len(self), f"{self.seed} {epoch}")[0])
+        return self.turn(epoch, turn * world + rank)
+
+    def turn(self, epoch: int, turn: int) -> np.ndarray:
+        """The places that come at some turn of an epoch; more turns than there are show some a second time."""
+        number = int(shuffled(np.array([turn % len(self)]), len(self), f"{self.seed} {epoch}")[0])
         which = int(np.searchsorted(self.ends, number, side="right"))
         bucket, shares = self.buckets[which], self.shares[which]
         share = number - int(self.ends[which]) + shares
         turns = np.arange(bucket.count * share // shares, bucket.count * (share + 1) // shares)
-        return self.order[bucket.start + shuffled(turns, bucket.count, f"{self.seed} {epoch} {which}")]
+        places = self.order[bucket.start + shuffled(turns, bucket.count, f"{self.seed} {epoch} {which}")]
+        return places.astype(np.int64)
 
     def _steps(self, world: int) -> int:
         return -(-len(self) // world)

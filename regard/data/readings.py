@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.data.arrays import Arrays
+from regard.data.forms import lengthen, longer
 from regard.data.labelled import Example
 from regard.data.layout import Layout, Reading, lay_out
 from regard.data.text import BadLines
@@ -39,6 +40,17 @@ class Batch:
     wanted: Tensor  # (B,)
     ids: tuple[int, ...]  # line numbers in the data
     tokens: int  # that are read
+
+    @property
+    def count(self) -> int:
+        """What the loss is summed over."""
+        return len(self.ids)
+
+    def steady(self, longest: int | None = None) -> Batch:
+        """The same in one of few shapes."""
+        length = longer(self.sequences.shape[1], longest)
+        sequences, real, segments = (lengthen(t, length) for t in (self.sequences, self.real, self.segments))
+        return replace(self, sequences=sequences, real=real, segments=segments)
 
     def to(self, device: torch.device | str) -> Batch:
         """On a GPU the copy goes on while the caller does."""

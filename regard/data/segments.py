@@ -7,14 +7,14 @@ random end of the longer side.
 
 How many sequences there are depends on these draws, so they are made beforehand: a layout is one pass over the
 documents, written to disk as a record for each sequence (where A and B begin among the tokens, and how long they are).
-Each epoch shows one of several layouts in an order of its own. A batch is read in a time that does not depend on the
-size of the data, and is a pure function of (seed, step, rank, world).
+Each epoch shows one of several layouts, in batches of similar lengths and an order of its own. A batch is read in a
+time that does not depend on the size of the data, and is a pure function of (seed, step, rank, world).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from random import Random
@@ -22,9 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regard.data.bucket import room
 from regard.data.documents import Documents
-from regard.data.shuffle import shuffled
+from regard.data.lengths import Lengths
 from regard.data.store import AGAIN, Mapped, beside
 from regard.data.tokenizer import Marks
 from regard.data.writer import spans
@@ -74,6 +73,7 @@ class Layouts:
             ways = "part the text by blank lines, or set task.next_sentence = false"
             raise DataError(f"{documents.folder.name}: one document, but {needs}; {ways}")
         self.documents, self.how, self.seed = documents, how, seed
+        self.batches: dict[tuple[int, int], list[Lengths]] = {}
         name = f"{'pairs' if how.pairs else 'single'}-{how.length}-{how.short:g}-{count}-{seed}"
         folder = documents.folder / name
         if not folder.exists():
@@ -102,27 +102,29 @@ class Layouts:
             records.let_go()
         return found
 
-    def turn(self, step: int, rank: int, world: int, *, rows: int) -> Turn:
-        """Which sequences one of `world` processes learns from, about `rows` at a step."""
-        ends = self._ends(world, rows)
+    def turn(self, step: int, rank: int, world: int, *, tokens: int, rows: int = 0) -> Turn:
+        """Which sequences one of `world` processes learns from at a step, within its budget."""
+        batches = self._batches(tokens, rows)
+        ends = _ends(batches, world)
         cycle, step = divmod(step, ends[-1])
         layout = int(np.searchsorted(ends, step, side="right"))
-        epoch = cycle * len(ends) + layout
-        count = len(self.records[layout].array)
-        shares = -(-count // rows)
-        share = ((step - (ends[layout - 1] if layout else 0)) * world + rank) % shares  # the last ones may come twice
-        places = np.arange(count * share // shares, count * (share + 1) // shares)
-        return Turn(epoch, layout, shuffled(places, count, f"{self.seed} {self.how.length} {epoch}"))
+        epoch, begin = cycle * len(ends) + layout, ends[layout - 1] if layout else 0
+        return Turn(epoch, layout, batches[layout].turn(epoch, (step - begin) * world + rank))
 
-    def epoch(self, step: int, world: int, *, rows: int) -> float:
+    def epoch(self, step: int, world: int, *, tokens: int, rows: int = 0) -> float:
         """How often the documents have been seen before this step."""
-        ends = self._ends(world, rows)
+        ends = _ends(self._batches(tokens, rows), world)
         cycle, step = divmod(step, ends[-1])
         return cycle * len(ends) + float(np.interp(step, [0, *ends], np.arange(len(ends) + 1)))
 
-    def _ends(self, world: int, rows: int) -> list[int]:
-        """The step at which each layout has been shown."""
-        return list(accumulate(-(-len(records.array) // (rows * world)) for records in self.records))
+    def _batches(self, tokens: int, rows: int) -> list[Lengths]:
+        """Of each layout, for this budget."""
+        if (tokens, rows) not in self.batches:
+            check(tokens, self.how.length)
+            seed = f"{self.seed} {self.how.length}"
+            each = (self.lengths(layout) for layout in range(len(self.records)))
+            self.batches[tokens, rows] = [Lengths(some, tokens=tokens, rows=rows, seed=seed) for some in each]
+        return self.batches[tokens, rows]
 
     def gather(self, layout: int, places: np.ndarray, marks: Marks) -> Sequences:
         records = self.records[layout].array[places]
@@ -146,12 +148,16 @@ class Layouts:
         return records["a_length"].astype(np.int64) + records["b_length"] + marks
 
 
-def rows(tokens: int, length: int, most: int = 0) -> int:
-    """Sequences that a budget of tokens holds, and at most so many, where that is no 0."""
+def _ends(batches: Sequence[Lengths], world: int) -> list[int]:
+    """The step at which each layout has been shown."""
+    return list(accumulate(-(-len(some) // world) for some in batches))
+
+
+def check(tokens: int, length: int) -> None:
+    """A budget of tokens holds one sequence at least."""
     if length > tokens:
         either = f"write train.tokens = {length} or more, or data.longest = {tokens} or less"
         raise ConfigError(f"train.tokens = {tokens} cannot hold a sequence of {length} tokens; {either}")
-    return room(length, tokens, most)
 
 
 def _walk(documents: Documents, how: How, chance: Random) -> Iterator[tuple[int, int, int, int, int]]:

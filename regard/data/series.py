@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from regard.data.arrays import Arrays
+from regard.data.forms import lengthen, longer
 from regard.data.numbers import Recorded
 from regard.data.synthetic import DIGITS, Drawn, Split, adding, copy_memory, order
 from regard.data.text import BadLines, OnBad
@@ -41,6 +42,20 @@ class Batch:
     ids: tuple[int, ...]  # of the examples, from 1
     tokens: int  # outputs that count
     even: bool  # all rows have equally many steps
+
+    @property
+    def count(self) -> int:
+        """What the loss is summed over."""
+        return self.tokens
+
+    def steady(self, longest: int | None = None) -> Batch:
+        """The same in one of few shapes: rows of one length have the data's own."""
+        if self.even:
+            return self
+        length = longer(self.x.shape[1], longest)
+        x, real, scored = (lengthen(t, length) for t in (self.x, self.real, self.scored))
+        wanted = self.wanted if self.wanted.dim() == 1 else lengthen(self.wanted, length)
+        return replace(self, x=x, real=real, wanted=wanted, scored=scored)
 
     def to(self, device: torch.device | str) -> Batch:
         """On a GPU the copy goes on while the caller does."""

@@ -242,6 +242,15 @@ class Excerpts:
         return self.wanted.numel()
 
     @property
+    def count(self) -> int:
+        """What the loss is summed over."""
+        return self.tokens
+
+    def steady(self, longest: int | None = None) -> Excerpts:
+        """All windows of a text have one shape already."""
+        return self
+
+    @property
     def ends(self) -> list[int]:
         """Where windows would begin that go on with these."""
         return [start + self.text.shape[1] - 1 for start in self.ids]

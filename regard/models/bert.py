@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from regard.config import ModelConfig
 from regard.core.attention import Attention
-from regard.core.block import ACTIVATIONS, Block, FeedForward, PostNorm
+from regard.core.block import ACTIVATIONS, Block, Encoder, FeedForward, PostNorm
 from regard.core.dropout import dropout
 from regard.core.head import Head, Loss
 from regard.core.linear import Linear
@@ -95,7 +95,7 @@ class Bert(nn.Module):
         self.segments = nn.Embedding(config.segments, config.dim) if config.segments else None
         self.positions = Learned(config.dim, config.context, config.offset)
         self.norm = LayerNorm(config.dim, config.epsilon)
-        self.encoder = nn.ModuleList(_block(config) for _ in range(config.layers))
+        self.encoder = Encoder(_block(config) for _ in range(config.layers))
         self.pooler = Linear(config.dim, config.dim) if config.summarises else None
         if config.head in ("pretrain", "masked"):
             self.masked = MaskedHead(self.words, config.activation, config.epsilon, tied=config.tied)
@@ -119,13 +119,13 @@ class Bert(nn.Module):
             x = x + self.segments(segments.clamp(max=self.config.segments - 1))
         x = self.norm(x)
         x = dropout(x, self.config.dropout) if self.training else x
-        for block in self.encoder:
-            x, _ = block(x, mask)
+        x = self.encoder(x, mask)
         return x if mask.spans is None else mask.spans.unpack(x)
 
     def _mask(self, real: Tensor | None) -> Mask:
         compiled = torch.compiler.is_compiling() or self.encoder[0]._compiled_call_impl is not None
-        if real is None or compiled:  # a graph wants shapes that do not depend on the data
+        recorded = self.training and real is not None and real.is_cuda  # as steps on a GPU may be
+        if real is None or compiled or recorded:  # a graph wants shapes that do not depend on the data
             return Mask(keys=real)
         return Mask() if real.all() else Mask(spans=Spans(real))
 
@@ -151,9 +151,17 @@ class MaskedHead(Head):
     def logits(self, hidden: Tensor) -> Tensor:
         return super().logits(self._change(hidden))
 
-    def forward(self, hidden: Tensor, targets: Tensor, *, real: Tensor | None = None, smoothing: float = 0.0) -> Loss:
+    def forward(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        *,
+        real: Tensor | None = None,
+        count: int | None = None,
+        smoothing: float = 0.0,
+    ) -> Loss:
         """Best given the hidden positions alone, (N, dim) and (N,)."""
-        return super().forward(self._change(hidden), targets, real=real, smoothing=smoothing)
+        return super().forward(self._change(hidden), targets, real=real, count=count, smoothing=smoothing)
 
     def _change(self, hidden: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(hidden)))

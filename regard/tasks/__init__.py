@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.core.head import Loss
 
-__all__ = ["Loss", "Task"]
+__all__ = ["Loss", "Steady", "Task"]
 
 
 class Task(Protocol):
@@ -33,3 +33,31 @@ class Task(Protocol):
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
         """Metrics by name, each with its definition where it has one; none where there is no such split."""
+
+
+class Steady:
+    """A task whose loss takes the same way for all batches of one form, and so can be recorded once and replayed (see
+    training.recorded). What the host has to decide or to count stands before it and after it.
+
+    Its batches have a `.count`, of what the loss is summed over, and `.steady(longest)`: the same in one of few shapes.
+    """
+
+    steady = True
+
+    def cost(self, model: nn.Module, batch: Any, before: Any) -> Loss:
+        """The sum alone, from tensors and their shapes: numbers that change from batch to batch are not asked for."""
+        raise TypeError(f"{type(self).__name__} must define cost")
+
+    def taken_up(self, batch: Any, carry: Any) -> Any:
+        """What the cost hears of the batches before."""
+        return carry
+
+    def handed_on(self, batch: Any, left: Any) -> Any:
+        """The carry, from what the cost has left."""
+        return left
+
+    def loss(self, model: nn.Module, batch: Any, carry: Any) -> Loss:
+        """Summed over `batch.count`."""
+        loss = self.cost(model, batch, self.taken_up(batch, carry))
+        loss.count, loss.carry = batch.count, self.handed_on(batch, loss.carry)
+        return loss

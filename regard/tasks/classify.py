@@ -28,6 +28,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
 from regard.metrics.classes import accuracy, f1, matthews, pearson, spearman
+from regard.tasks import Steady
 
 Kind: TypeAlias = Literal["label", "number", "choice"]
 
@@ -63,7 +64,7 @@ class Classified:
     probabilities: dict[str, float]
 
 
-class Classify:
+class Classify(Steady):
     """The task: one loss for each example, and GLUE's measures."""
 
     def __init__(
@@ -91,7 +92,7 @@ class Classify:
     def epoch(self, step: int, world: int = 1) -> float:
         return self.turns.epoch(step, world)
 
-    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
+    def cost(self, model: nn.Module, batch: Batch, before: Any) -> Loss:
         """Summed over examples. Lengths in a batch are alike, so its mean loss a token, for each of its examples, is
         nearly what the authors of GPT have: the mean over each sequence, then over sequences.
         """
@@ -100,7 +101,7 @@ class Classify:
         if not self.settings.auxiliary:
             return Loss(telling, examples)
         words = _writing(model, hidden, batch)
-        writing = words.total * (examples / words.count)
+        writing = words.total * (examples / batch.real[:, 1:].sum())
         parts = {"telling": telling.detach(), "writing": writing.detach()}
         return Loss(telling + self.settings.auxiliary * writing, examples, parts)
 
@@ -174,7 +175,8 @@ def _writing(model: nn.Module, hidden: Tensor, batch: Batch) -> Loss:
     """Each token but the first, from those before it."""
     if not isinstance(model, Autoregressive):
         raise ConfigError("task.auxiliary is for systems that write, such as gpt, and this one does not; write 0")
-    loss: Loss = model.head(hidden[:, :-1], batch.sequences[:, 1:], real=batch.real[:, 1:])
+    words = batch.tokens - len(batch.sequences)
+    loss: Loss = model.head(hidden[:, :-1], batch.sequences[:, 1:], real=batch.real[:, 1:], count=words)
     return loss
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from queue import SimpleQueue
 from threading import Thread
@@ -29,7 +30,7 @@ from regard.decode import Hypothesis, Step
 from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
-from regard.tasks import last_word
+from regard.tasks import Steady, last_word
 from regard.tasks.rewrite import Answer, Progress, by_length, spelt
 from regard.tasks.searching import room, search
 
@@ -40,7 +41,7 @@ Order: TypeAlias = Literal["random", "lanes"]
 Counted: TypeAlias = Literal["every", "official", "last_word"]
 
 
-class Language:
+class Language(Steady):
     """The task: cross-entropy in windows, at random or along lanes while training, in order in evaluation.
 
     Along lanes, a model whose state stays of one size goes on from the state after the window before: truncated
@@ -80,14 +81,20 @@ class Language:
     def epoch(self, step: int, world: int = 1) -> float:
         return self.windows.epoch(step, world)
 
-    def loss(self, model: nn.Module, batch: Excerpts, carry: Any) -> Loss:
-        """`carry` is the state that lanes have come to, and where: with any other text the model begins anew."""
-        goes_on = carry is not None and carry["at"] == list(batch.ids)
-        hidden, state = _read(model, batch, carry["past"] if goes_on else None)
+    def cost(self, model: nn.Module, batch: Excerpts, before: Any) -> Loss:
+        hidden, state = _read(model, batch, before)
         loss: Loss = model.head(hidden, batch.wanted)  # type: ignore[operator]
         if carried(model, self.order, self.windows.context):
-            loss.carry = {"past": each(state.past, Tensor.detach), "at": batch.ends}
+            loss.carry = each(state.past, Tensor.detach)
         return loss
+
+    def taken_up(self, batch: Excerpts, carry: Any) -> Any:
+        """The carry is the state that lanes have come to, and where: with any other text the model begins anew."""
+        goes_on = carry is not None and carry["at"] == list(batch.ids)
+        return carry["past"] if goes_on else None
+
+    def handed_on(self, batch: Excerpts, left: Any) -> Any:
+        return None if left is None else {"past": left, "at": batch.ends}
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
         if split not in self.held:
@@ -313,6 +320,7 @@ def _search(
         torch.tensor(prompts, device=next(model.parameters()).device), how,
         eos=tokenizer.marks.end, specials=tokenizer.marks.unsayable, texts=prompts, record=record,
         limit=most if model.longest is None else min(most, model.longest - length + 1),
+        quick=None if step or model.writer is None else partial(model.writer, None, None),
     )  # fmt: skip
 
 

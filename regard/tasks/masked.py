@@ -17,17 +17,20 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.head import Loss
 from regard.data.batch import pad
 from regard.data.documents import Documents
+from regard.data.forms import lengthen, longer, more
 from regard.data.lengths import in_order as by_length
 from regard.data.masking import Masking, later_pieces
-from regard.data.segments import How, Layouts, Sequences, rows
+from regard.data.segments import How, Layouts, Sequences, check
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
+from regard.tasks import Steady
 
 MEASURES = ("loss", "masked_loss", "perplexity", "accuracy", "next_accuracy")
 LAYOUTS = 10  # as often as the paper's code passes over the text
@@ -46,11 +49,22 @@ class MaskedBatch:
     random: Tensor  # (B,) 0: the second segment follows the first; 1: it does not
     ids: tuple[int, ...]  # of the sequences in their layout
     usual: float  # tokens chosen of a sequence, on average over the data
+    tokens: int  # to be guessed
+    guessed: Tensor | None = None  # (N,) False where a place only fills up; None: nowhere
 
     @property
-    def tokens(self) -> int:
-        """To be guessed."""
-        return len(self.words)
+    def count(self) -> int:
+        """What the loss is summed over."""
+        return self.tokens
+
+    def steady(self, longest: int | None = None) -> MaskedBatch:
+        """The same in one of few shapes."""
+        (_, before), spare = self.shown.shape, more(self.tokens) - self.tokens
+        length = longer(before, longest)
+        shown, real, segments = (lengthen(t, length) for t in (self.shown, self.real, self.segments))
+        at, words = (F.pad(t, (0, spare)) for t in (self.at // before * length + self.at % before, self.words))
+        guessed = torch.arange(len(at)) < self.tokens
+        return replace(self, shown=shown, real=real, segments=segments, at=at, words=words, guessed=guessed)
 
     def to(self, device: torch.device | str) -> MaskedBatch:
         """On a GPU the copy goes on while the caller does."""
@@ -62,10 +76,11 @@ class MaskedBatch:
         return replace(
             self, shown=move(self.shown), real=move(self.real), segments=move(self.segments),
             at=move(self.at), words=move(self.words), random=move(self.random),
+            guessed=None if self.guessed is None else move(self.guessed),
         )  # fmt: skip
 
 
-class Masked:
+class Masked(Steady):
     """The task. `steps` is how many batches there will be in all, of which the first may be of shorter sequences."""
 
     def __init__(
@@ -103,7 +118,7 @@ class Masked:
         if split != "train":
             raise ValueError(f"only training draws batches by step; {split!r} is read in order")
         layouts, step = self._phase(step)
-        epoch, layout, places = layouts.turn(step, rank, world, rows=self._rows(layouts))
+        epoch, layout, places = layouts.turn(step, rank, world, tokens=self.tokens, rows=self.most)
         copy = layout if self.settings.copies else epoch
         found = layouts.gather(layout, places, self.tokenizer.marks)
         return hide(found, self.masking, places, f"{self.seed} {layouts.how.length} {copy}", self.usual[layouts])
@@ -112,20 +127,20 @@ class Masked:
         """Short sequences first: attention costs the square of the length, and most is learnt without the long ones."""
         return (self.warm, step) if step < self.warm_steps else (self.long, step - self.warm_steps)
 
-    def _rows(self, layouts: Layouts) -> int:
-        return rows(self.tokens, layouts.how.length, self.most)
-
     def epoch(self, step: int, world: int = 1) -> float:
         warm, long = min(step, self.warm_steps), max(0, step - self.warm_steps)
         return sum(
-            layouts.epoch(done, world, rows=self._rows(layouts))
+            layouts.epoch(done, world, tokens=self.tokens, rows=self.most)
             for layouts, done in ((self.warm, warm), (self.long, long))
         )
 
-    def loss(self, model: nn.Module, batch: MaskedBatch, carry: Any) -> Loss:
+    def cost(self, model: nn.Module, batch: MaskedBatch, before: Any) -> Loss:
         """Only what is to be guessed goes through the head."""
         hidden = model(batch.shown, batch.real, batch.segments)
-        loss: Loss = model.masked(hidden.flatten(0, 1)[batch.at], batch.words)  # type: ignore[operator]
+        chosen = hidden.flatten(0, 1).index_select(0, batch.at)
+        loss: Loss = model.masked(  # type: ignore[operator]
+            chosen, batch.words, real=batch.guessed, count=batch.count
+        )
         loss.parts = {"masked": loss.parts["nll"]}
         if self.settings.next_sentence:
             follows = batch.usual * _next_loss(_next_logits(model, hidden), batch.random)
@@ -157,15 +172,15 @@ def hide(found: Sequences, masking: Masking, places: np.ndarray, key: str, usual
     return MaskedBatch(
         shown=tensor(shown), real=tensor(found.real), segments=tensor(found.segments),
         at=tensor(at), words=tensor(found.tokens.flat[at]), random=tensor(found.random),
-        ids=tuple(places.tolist()), usual=usual,
+        ids=tuple(places.tolist()), usual=usual, tokens=len(at),
     )  # fmt: skip
 
 
 def in_order(documents: Documents, tokenizer: Tokenizer, task: Any, longest: int, tokens: int) -> Iterator[MaskedBatch]:
-    """Every sequence of a held-out split once, from short to long, and always the same tokens hidden."""
+    """Every sequence of a held-out split once, from long to short, and always the same tokens hidden."""
     layouts, masking = layouts_of(documents, task, longest, 1, 0), masking_of(tokenizer, task)
-    places = np.argsort(layouts.lengths(0), kind="stable")
-    for some in np.array_split(places, -(-len(places) // rows(tokens, longest))):
+    check(tokens, longest)
+    for some in by_length(layouts.lengths(0), tokens=tokens):
         yield hide(layouts.gather(0, some, tokenizer.marks), masking, some, "held out")
 
 

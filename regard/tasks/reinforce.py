@@ -25,7 +25,7 @@ def with_choices(
     """The loss with the choices' share, and the new moving average. hidden (B, T, dim); words, real, notes (B, T)."""
     gained = head.logprobs(hidden.detach(), words) * real
     from_here_on = _rest(gained)
-    mean = gained.sum() / max(1, loss.count)
+    mean = gained.sum() / real.sum().clamp(min=1)
     usual = mean if usual is None else usual
     better = from_here_on - usual * _rest(real.to(gained.dtype))
     choices = (better * notes["choice"] * real).sum()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
 from regard.metrics import Measure
 from regard.metrics.translation import BLEU, bleu, chrf, exact_match, perplexity
+from regard.tasks import Steady
 from regard.tasks.forcing import chance_of_truth, coins
 from regard.tasks.reinforce import with_choices
 from regard.tasks.searching import room, search
@@ -66,7 +68,7 @@ class Held:
     references: list[str]  # as a reader would write them
 
 
-class Rewrite:
+class Rewrite(Steady):
     """The task: teacher-forced cross-entropy in training, decoding and corpus metrics in evaluation."""
 
     def __init__(
@@ -95,14 +97,21 @@ class Rewrite:
     def epoch(self, step: int, world: int = 1) -> float:
         return self.batches.epoch(step, world)
 
-    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
-        """`carry` counts batches for scheduled sampling and remembers what is usual for hard attention; else None."""
-        settings, carried = self.settings, carry or {}
+    @property
+    def steady(self) -> bool:  # type: ignore[override]
+        """With scheduled sampling the host throws another coin for each batch."""
+        return self.settings.forcing_end is None
+
+    def cost(self, model: nn.Module, batch: Batch, before: Any) -> Loss:
+        """`before` counts batches for scheduled sampling and remembers what is usual for hard attention; else None."""
+        settings, carried = self.settings, before or {}
         told, wanted = batch.target[:, :-1], batch.target[:, 1:]
         heard = coins(told, chance_of_truth(carried.get("batches", 0), settings))
         hidden, state = model(batch.source, batch.real, told, heard)
         real = batch.written[:, 1:]
-        loss: Loss = model.head(hidden, wanted, real=real, smoothing=settings.smoothing)  # type: ignore[operator]
+        loss: Loss = model.head(  # type: ignore[operator]
+            hidden, wanted, real=real, count=batch.count, smoothing=settings.smoothing
+        )
         after = {} if settings.forcing_end is None else {"batches": carried.get("batches", 0) + 1}
         if "choice" in state.notes:
             loss.total, after["usual"] = with_choices(
@@ -338,6 +347,7 @@ def _search(
         return search(
             model.step, lambda: model.start(source, seen), prompt, how, eos=marks.end, specials=marks.unsayable,
             limit=limit, texts=sources, prefixes=prefixes if any(prefixes) else None, coverage=coverage, record=record,
+            quick=None if model.writer is None else partial(model.writer, source, seen),
         )  # fmt: skip
 
 

@@ -12,8 +12,11 @@ from torch import Tensor
 from regard.core.state import State
 from regard.decode import Coverage, Hypothesis, Step, beam, greedy, sample
 from regard.decode.filters import limits, shapes
+from regard.decode.line import Penalty
 from regard.decode.record import Record
 from regard.decode.search import PENALTIES
+
+Quick = Callable[..., list[list[Hypothesis]] | None]  # a whole search in one call; None: it steps aside
 
 
 def search(
@@ -29,12 +32,21 @@ def search(
     prefixes: list[list[int]] | None = None,
     coverage: Coverage | None = None,
     record: Record | None = None,
+    quick: Quick | None = None,
 ) -> list[list[Hypothesis]]:
     """The best answers to each row of a prompt, the best first. A state is used once, so `start` may be asked again.
 
+    `quick` is asked first where nothing is wanted that only the plain search can do.
     `texts` are what the rows answer: the random numbers of a draw belong to them, not to a place in the batch.
     `record` is told of every candidate; then a greedy search is a beam of one, which weighs some more.
     """
+    if quick is not None and not (how.sample or how.block_ngram or coverage or record):
+        at_once = quick(
+            prompt, eos=eos, limit=limit, keep=max(how.beam, how.nbest), expand=how.expand, penalty=_penalty(how),
+            shortest=how.shortest, banned=specials, prefixes=prefixes,
+        )  # fmt: skip
+        if at_once is not None:
+            return [best[: how.nbest] for best in at_once]
     filters = limits(how, eos=eos, specials=tuple(specials))
     if how.sample:
         found = []
@@ -61,6 +73,12 @@ def search(
         coverage=coverage, filters=filters, prefixes=prefixes, tell=record,
     )  # fmt: skip
     return [best[: how.nbest] for best in beams]
+
+
+def _penalty(how: Any) -> Penalty | None:
+    """A greedy search ranks nothing."""
+    greedily = max(how.beam, how.nbest) == 1 and how.expand in (None, 1)
+    return None if greedily else PENALTIES[how.penalty](how.alpha)
 
 
 def room(how: Any, length: int) -> int:

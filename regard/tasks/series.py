@@ -24,6 +24,7 @@ from regard.core.head import Loss
 from regard.data.lengths import Lengths, in_order
 from regard.data.series import Batch, Source
 from regard.metrics import Measure
+from regard.tasks import Steady
 from regard.tasks.classify import Classified
 
 Progress = Callable[[int, int], None]
@@ -51,7 +52,7 @@ class Kind:
     labels: bool = False  # an output is right or not
 
 
-class Series:
+class Series(Steady):
     """The task: batches of series, one loss for each output that counts."""
 
     def __init__(self, train: Source, held: Mapping[str, Source], *, tokens: int, rows: int = 0, seed: int = 0) -> None:
@@ -68,7 +69,7 @@ class Series:
     def epoch(self, step: int, world: int = 1) -> float:
         return self.turns.epoch(step, world)
 
-    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
+    def cost(self, model: nn.Module, batch: Batch, before: Any) -> Loss:
         return Loss(lost(model, batch, self.kind)[0].sum(), batch.tokens)
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from regard.core.head import Loss
 from regard.data.batch import pad
+from regard.data.forms import lengthen, longer
 from regard.data.lengths import Lengths, in_order
 from regard.data.pieces import Pieces, pieces
 from regard.data.tokenizer import Marks, Tokenizer
@@ -28,6 +29,7 @@ from regard.data.windows import Cut, Window, Windows
 from regard.errors import DataError
 from regard.metrics import Measure
 from regard.metrics.squad import best_threshold, exact, overlap, squad
+from regard.tasks import Steady
 
 Progress: TypeAlias = Callable[[int, int], None]  # done, of how many
 
@@ -45,6 +47,17 @@ class SpanBatch:
     spans: Tensor  # (B, 2) where the answer begins and ends; 0, 0 where it is not inside
     ids: tuple[int, ...]  # numbers of the questions
     tokens: int  # real ones: each is asked whether the answer begins or ends there
+
+    @property
+    def count(self) -> int:
+        """What the loss is summed over."""
+        return len(self.ids)
+
+    def steady(self, longest: int | None = None) -> SpanBatch:
+        """The same in one of few shapes."""
+        length = longer(self.words.shape[1], longest)
+        words, real, segments = (lengthen(t, length) for t in (self.words, self.real, self.segments))
+        return replace(self, words=words, real=real, segments=segments)
 
     def to(self, device: torch.device | str) -> SpanBatch:
         names = "words", "real", "segments", "spans"
@@ -80,7 +93,7 @@ class Answered:
     others: tuple[Answered, ...] = ()  # the next best
 
 
-class Span:
+class Span(Steady):
     """The task: windows in training, answers to whole questions in evaluation."""
 
     def __init__(
@@ -108,7 +121,7 @@ class Span:
     def epoch(self, step: int, world: int = 1) -> float:
         return self.batches.epoch(step, world)
 
-    def loss(self, model: nn.Module, batch: SpanBatch, carry: Any) -> Loss:
+    def cost(self, model: nn.Module, batch: SpanBatch, before: Any) -> Loss:
         """Summed over windows."""
         return Loss(surprise(edges(model, batch), batch).sum(), len(batch.words))
 

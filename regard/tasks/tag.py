@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from regard.core.head import Loss
 from regard.data.batch import pad
+from regard.data.forms import lengthen, longer
 from regard.data.lengths import Lengths, in_order
 from regard.data.tokenizer import Marks, Tokenizer
 from regard.data.words import NONE, Row, Words, rows, spell
 from regard.metrics import Measure
 from regard.metrics.entities import entities, entity_scores, tag_accuracy
+from regard.tasks import Steady
 
 Progress: TypeAlias = Callable[[int, int], None]  # done, of how many
 
@@ -41,6 +43,17 @@ class TagBatch:
     labels: Tensor  # (B, T) at the first token of each word; NONE elsewhere
     ids: tuple[int, ...]  # lines in the data
     tokens: int  # words that get a tag
+
+    @property
+    def count(self) -> int:
+        """What the loss is summed over."""
+        return self.tokens
+
+    def steady(self, longest: int | None = None) -> TagBatch:
+        """The same in one of few shapes."""
+        length = longer(self.words.shape[1], longest)
+        words, real = (lengthen(t, length) for t in (self.words, self.real))
+        return replace(self, words=words, real=real, labels=lengthen(self.labels, length, NONE))
 
     def to(self, device: torch.device | str) -> TagBatch:
         return replace(self, **{name: getattr(self, name).to(device) for name in ("words", "real", "labels")})
@@ -71,7 +84,7 @@ class Tagged:
     entities: tuple[Named, ...] = ()
 
 
-class Tag:
+class Tag(Steady):
     """The task. `labels` are all tags, in the order in which the model numbers them."""
 
     def __init__(
@@ -99,11 +112,11 @@ class Tag:
     def epoch(self, step: int, world: int = 1) -> float:
         return self.batches.epoch(step, world)
 
-    def loss(self, model: nn.Module, batch: TagBatch, carry: Any) -> Loss:
-        """Summed over words."""
-        scores = tell(model, batch)
-        wanted = batch.labels[batch.labels != NONE]
-        return Loss(F.cross_entropy(scores, wanted, reduction="sum"), len(wanted))
+    def cost(self, model: nn.Module, batch: TagBatch, before: Any) -> Loss:
+        """Summed over words. All tokens are told a tag: how many of them begin a word, the host need not ask."""
+        scores: Tensor = model.labels(model(batch.words, batch.real, None))  # type: ignore[operator]
+        flat, wanted = scores.float().flatten(0, 1), batch.labels.flatten()
+        return Loss(F.cross_entropy(flat, wanted, ignore_index=NONE, reduction="sum"), batch.count)
 
     def evaluate(self, model: nn.Module, split: str, progress: Progress | None = None) -> dict[str, float]:
         if split not in self.held:

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from regard.config import TrainConfig
-from regard.core.block import Block
-from regard.core.head import Head
 from regard.errors import ConfigError, RegardError, nearest
-from regard.tasks import Task
+from regard.tasks import Loss, Steady, Task
 from regard.training import optim
 from regard.training.bad import bad_step
 from regard.training.checkpoint import Say
+from regard.training.compiled import compile_in_place, graphs
+from regard.training.feed import Feed
 from regard.training.flops import flops_per_token
 from regard.training.keep import finish, is_final, leave, resume, save, unsaved
 from regard.training.log import Log, write_environment
+from regard.training.numbers import Coming, Sums, finite, unfit
+from regard.training.recorded import Graphs, Recorded
 from regard.training.run import Run, due, micro_batches, over
 from regard.training.state import undisturbed
 from regard.training.stop import Interrupted, Stop
 
 BETTER_LOWER = ("loss", "perplexity", "bits", "error")  # a name that ends so: free_perplexity, squared_error
-
-Sums = dict[str, Any]  # tensors on the device, and plain numbers
 
 
 def train(run: Run, task: Task, config: TrainConfig, say: Say = print) -> None:
@@ -39,7 +40,7 @@ def train(run: Run, task: Task, config: TrainConfig, say: Say = print) -> None:
         say(f"{run.folder}: finished at step {run.step}; nothing to do")
         return
     with Stop(config.stop_after) as stop, begin(run, task, config, say) as log:
-        feed = Feed(run, task)
+        step = Steps(run, task, config, log)
         while not stop.asked:
             if unmeasured(run, config) and not evaluate(run, task, config, log, stop):
                 continue
@@ -48,8 +49,11 @@ def train(run: Run, task: Task, config: TrainConfig, say: Say = print) -> None:
                 save(run, task, config, log)
             if over(run, config):
                 finish(run, config, log)
+                if made := step.about():
+                    log.say(made)
                 return
-            step(run, task, config, feed, log)
+            step()
+        step.settle()
         leave(run, task, config, log, stop)
 
 
@@ -71,75 +75,136 @@ def begin(run: Run, task: Task, config: TrainConfig, say: Say) -> Log:
         raise RegardError(f"{what}; make room, or train into another folder") from None
 
 
-def compile_in_place(model: nn.Module, backend: str = "inductor") -> None:
-    """Block by block, and the head: one graph serves all blocks of a kind, so that compiling takes seconds, where the
-    whole model takes minutes. What differs from batch to batch is found out by the second or third. Parameters keep
-    their names.
-    """
-    parts = [part for part in model.modules() if isinstance(part, Block | Head)]
-    if not any(isinstance(part, Block) for part in parts):
-        raise ConfigError("train.compile: this system has no blocks that could be compiled; leave it out")
-    for part in parts:
-        part.compile(backend=backend)
-
-
 # ---- one step
 
-
-def step(run: Run, task: Task, config: TrainConfig, feed: Feed, log: Log) -> None:
-    """One update, or none where a number is not finite."""
-    started = time.perf_counter()
-    buffers = [(buffer, buffer.clone()) for buffer in run.model.buffers()] if config.on_nan == "skip" else []
-    sums, carry, tokens = gradients(run, task, config, feed)
-    sums["norm"] = scale(run, sums["count"], config.clip)
-    numbers = read(sums)
-    if math.isfinite(numbers["loss"]) and math.isfinite(numbers["norm"]):
-        rate = update(run, config)
-        run.carry, run.skipped, run.step = carry, 0, run.step + 1
-        tally(run, numbers | {"tokens": tokens, "seconds": time.perf_counter() - started, "steps": 1})
-        log.step(run.step)
-        if due(run.step, config.log_every) or run.step == config.steps:
-            log.train(run.step, {"epoch": task.epoch(run.step, run.world), "rate": rate, **summary(run)})
-    else:
-        for buffer, before in buffers:
-            buffer.copy_(before)
-        bad_step(run, task, config, log, numbers)
-    run.model.zero_grad()
+Learn = Callable[[Any, Any], Loss]  # a batch and the carry -> the loss, its gradients added
 
 
-def gradients(run: Run, task: Task, config: TrainConfig, feed: Feed) -> tuple[Sums, Any, int]:
+class Made(NamedTuple):
+    """A step whose numbers have not been read yet."""
+
+    step: int
+    tokens: int
+    rate: float
+    numbers: Coming
+
+
+class Steps:
+    """Updates, one after another. Where a GPU leaves out by itself what is no number, the host is a step ahead of it,
+    and reads the numbers of a step while the next is at work.
+    """
+
+    def __init__(self, run: Run, task: Task, config: TrainConfig, log: Log) -> None:
+        self.run, self.task, self.config, self.log = run, task, config, log
+        self.learn = learning(run, task, config, log.say)
+        steady = isinstance(self.learn, Recorded)
+        self.feed = Feed(run, task, steady=steady)
+        self.ahead = steady and config.on_nan == "raise" and optim.leaves_out(run.optimizers)
+        self.waiting: deque[Made] = deque()
+        self.since = 0.0
+
+    def __call__(self) -> None:
+        """One update, or none where a number is not finite."""
+        run, config = self.run, self.config
+        if not self.waiting:
+            self.since = time.perf_counter()
+        buffers = [(buffer, buffer.clone()) for buffer in run.model.buffers()] if config.on_nan == "skip" else []
+        sums, carry, tokens = gradients(run, self.task, config, self.feed, self.learn)
+        sums["norm"] = scale(run, sums["count"], config.clip)
+        numbers = Coming(sums)
+        if self.ahead or finite(numbers.read()):
+            rate = update(run, config, unless=unfit(sums) if self.ahead else None)
+            run.carry, run.skipped, run.step = carry, 0, run.step + 1
+            self.waiting.append(Made(run.step, tokens, rate, numbers))
+            self.settle(1 if self.ahead and not self._awaited() else 0)
+        else:
+            for buffer, before in buffers:
+                buffer.copy_(before)
+            bad_step(run, self.task, config, self.log, numbers.read())
+        run.model.zero_grad()
+
+    def settle(self, leave: int = 0) -> None:
+        """Reads what waits, but for the last so many."""
+        while len(self.waiting) > leave:
+            self._note(self.waiting.popleft())
+
+    def _note(self, made: Made) -> None:
+        run, config, numbers = self.run, self.config, made.numbers.read()
+        if not finite(numbers):
+            run.step = made.step - 1
+            bad_step(run, self.task, config, self.log, numbers)
+        since, self.since = self.since, time.perf_counter()
+        tally(run, numbers | {"tokens": made.tokens, "seconds": self.since - since, "steps": 1})
+        self.log.step(made.step)
+        if due(made.step, config.log_every) or made.step == config.steps:
+            told = {"epoch": self.task.epoch(made.step, run.world), "rate": made.rate, **summary(run)}
+            self.log.train(made.step, told)
+
+    def _awaited(self) -> bool:
+        """Whether somebody asks after this step how it went."""
+        config, step = self.config, self.run.step
+        every = (config.log_every, config.evaluate_every, config.save_every)
+        return over(self.run, config) or any(due(step, some) for some in every)
+
+    def about(self) -> str:
+        """What was made once, to be used again."""
+        recorded = len(self.learn.takes) if isinstance(self.learn, Recorded) else 0
+        made = [f"compiled {graphs()} graphs"] * self.config.compile + [f"recorded {recorded} shapes"] * bool(recorded)
+        return ", ".join(made)
+
+
+def learning(run: Run, task: Task, config: TrainConfig, say: Say = print) -> Learn:
+    """How a batch is learnt from: recorded where that is wanted and can be, else plainly."""
+    reason = unrecordable(run, task)
+    if config.record == "always" and reason:
+        raise ConfigError(f'train.record = "always", but {reason}; write "auto"')
+    if config.record == "never" or reason or not isinstance(task, Steady):
+        return added(run, config, task.loss)
+    return Recorded(run.model, task, added(run, config, task.cost), Graphs(), say)
+
+
+def unrecordable(run: Run, task: Task) -> str:
+    """Why steps cannot be recorded; nothing where they can."""
+    if run.device.type != "cuda":
+        return "only a GPU replays what was recorded"
+    own = getattr(task.loss, "__func__", None) is not Steady.loss  # of whoever made another of a task of ours
+    if own or not (isinstance(task, Steady) and task.steady):
+        return "the loss of this task may go another way with each batch"
+    if any(getattr(part, "minded", False) for part in run.model.modules()):
+        return "somebody watches the model"
+    if any(isinstance(part, nn.BatchNorm1d) for part in run.model.modules()):
+        return "its batch norms would count what fills a batch up"
+    return ""
+
+
+def added(run: Run, config: TrainConfig, loss_of: Callable[[nn.Module, Any, Any], Loss]) -> Learn:
+    """Adds the gradients of the loss to those that are there."""
+
+    def learn(batch: Any, before: Any) -> Loss:
+        with autocast(run.device, config.precision):
+            loss = loss_of(run.model, batch, before)
+        torch.autograd.backward(loss.total)
+        return loss
+
+    return learn
+
+
+def gradients(
+    run: Run, task: Task, config: TrainConfig, feed: Feed, learn: Learn | None = None
+) -> tuple[Sums, Any, int]:
     """Adds up the gradients of the summed loss over all micro-batches: those of one big batch, but for the count."""
+    learn = learn or added(run, config, task.loss)
     sums: Sums = {}
     carry, tokens = run.carry, 0
     for index in micro_batches(run, config):
         batch = feed(index)
-        with autocast(run.device, config.precision):
-            loss = task.loss(run.model, batch, carry)
-        torch.autograd.backward(loss.total)
+        loss = learn(batch, carry)
         feed.fetch(index + 1)
         parts: Sums = {"loss": loss.total, "count": loss.count, **loss.parts}
         for name, value in parts.items():
             sums[name] = sums.get(name, 0) + (value.detach() if isinstance(value, Tensor) else value)
         carry, tokens = loss.carry, tokens + batch.tokens
     return sums, carry, tokens
-
-
-class Feed:
-    """Training batches by number. The next is fetched while the device is still at work on the last."""
-
-    def __init__(self, run: Run, task: Task) -> None:
-        self.run = run
-        self.task = task
-        self.index, self.batch = -1, None
-
-    def __call__(self, index: int) -> Any:
-        if index != self.index:
-            self.fetch(index)
-        return self.batch
-
-    def fetch(self, index: int) -> None:
-        batch = self.task.batch("train", index, self.run.rank, self.run.world)
-        self.index, self.batch = index, batch.to(self.run.device)
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
@@ -157,15 +222,15 @@ def scale(run: Run, count: Tensor | int, clip: float) -> Tensor:
 
 
 def read(sums: Sums) -> dict[str, float]:
-    """The step's one wait for the device."""
-    waiting = {name: value for name, value in sums.items() if isinstance(value, Tensor)}
-    arrived = torch.stack([value.double() for value in waiting.values()]).tolist()
-    return {**sums, **dict(zip(waiting, arrived, strict=True))}
+    """At once: the host waits for the device."""
+    return Coming(sums).read()
 
 
-def update(run: Run, config: TrainConfig) -> float:
+def update(run: Run, config: TrainConfig, *, unless: Tensor | None = None) -> float:
+    """One step of the optimizers, at the rate that it gives; none `unless` is 0, which only the device need know."""
     rate = optim.rate(run.step + 1, config, run.dim, run.cuts)
     for optimizer in run.optimizers.values():
+        optimizer.found_inf = unless  # type: ignore[attr-defined]
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()

@@ -7,7 +7,7 @@ often evaluations have cut the rate, which the run remembers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -38,6 +38,11 @@ def optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
     if fused:
         how["fused"] = all(parameter.device.type in ("cpu", "cuda") for parameter in learning)
     return kind(groups, lr=config.rate, **how)  # type: ignore[call-arg]
+
+
+def leaves_out(optimizers: Mapping[str, Optimizer]) -> bool:
+    """Whether all of them can be told on the device to make no step: the fused kernels can."""
+    return all(optimizer.defaults.get("fused") for optimizer in optimizers.values())
 
 
 def check(config: TrainConfig, dim: int | None = None) -> None:

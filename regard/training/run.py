@@ -23,7 +23,7 @@ from regard.training.checkpoint import Snapshot
 from regard.training.state import layout, optimizer_tensors, pack, put_optimizers, put_rng, rng_tensors, unpack
 from regard.weights import Corrupt, Tensors, put_weights, weights
 
-HARMLESS = {"log_every", "keep", "stop_after", "tensorboard"}  # settings that change no weight
+HARMLESS = {"log_every", "keep", "stop_after", "tensorboard", "record"}  # settings that change last bits at most
 
 
 @dataclass(kw_only=True)

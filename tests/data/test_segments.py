@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from regard.data.documents import Documents, Sentence
-from regard.data.segments import RECORD, How, Layouts, _walk, rows
+from regard.data.segments import RECORD, How, Layouts, _walk, check
 from regard.data.text import BadLines
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, DataError
@@ -176,22 +176,23 @@ def test_an_epoch_shows_every_sequence_once_and_the_next_another_layout(tmp_path
     step = 0
     for epoch in range(5):
         seen: list[int] = []
-        while (turn := layouts.turn(step, 0, 1, rows=7)).epoch == epoch:
+        while (turn := layouts.turn(step, 0, 1, tokens=7 * 30)).epoch == epoch:
             assert turn.layout == epoch % 2
-            assert len(turn.places) <= 7
-            assert epoch <= layouts.epoch(step, 1, rows=7) < epoch + 1
+            lengths = layouts.lengths(turn.layout)[turn.places]
+            assert len(lengths) * lengths.max() <= 7 * 30
+            assert epoch <= layouts.epoch(step, 1, tokens=7 * 30) < epoch + 1
             seen += turn.places.tolist()
             step += 1
         assert sorted(seen) == list(range(len(layouts.records[epoch % 2].array)))
         assert seen != sorted(seen)
-        assert layouts.epoch(step, 1, rows=7) == pytest.approx(epoch + 1)
+        assert layouts.epoch(step, 1, tokens=7 * 30) == pytest.approx(epoch + 1)
 
 
 def test_processes_share_a_step(tmp_path: Path) -> None:
     documents, _ = corpus(tmp_path / "train", 60)
     layouts = Layouts(documents, How(30), count=1, seed=0)
-    alone = [layouts.turn(step, 0, 1, rows=5).places.tolist() for step in range(6)]
-    shared = [layouts.turn(step, rank, 3, rows=5).places.tolist() for step in range(2) for rank in range(3)]
+    alone = [layouts.turn(step, 0, 1, tokens=5 * 30).places.tolist() for step in range(6)]
+    shared = [layouts.turn(step, rank, 3, tokens=5 * 30).places.tolist() for step in range(2) for rank in range(3)]
     assert shared == alone
 
 
@@ -214,8 +215,8 @@ def test_what_cannot_be_laid_out_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^train: one document, but a random next segment comes from another .* blank"):
         Layouts(documents, How(30), count=1, seed=0)
     with pytest.raises(ConfigError, match=r"train\.tokens = 100 cannot hold a sequence of 128 tokens; write"):
-        rows(100, 128)
-    assert [rows(100, 10, most) for most in (0, 4, 99)] == [10, 4, 10]
+        check(100, 128)
+    check(128, 128)
     folder = tmp_path / "train" / "single-30-0.1-1-0"
     Layouts(documents, How(30, pairs=False), count=1, seed=0)
     (folder / "0").write_bytes(b"x" * (RECORD.itemsize + 1))

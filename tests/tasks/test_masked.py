@@ -77,7 +77,7 @@ def test_a_batch_says_what_was_hidden(make: Callable[..., Masked]) -> None:
     batch = task.batch("train", 3)
     whole = batch.shown.clone()
     whole.view(-1)[batch.at] = batch.words
-    _, layout, places = task.long.turn(3, 0, 1, rows=10)
+    _, layout, places = task.long.turn(3, 0, 1, tokens=320)
     assert batch.ids == tuple(places.tolist())
     assert whole.tolist() == task.long.gather(layout, places, TOKENIZER.marks).tokens.tolist()
     assert batch.tokens == len(batch.at) == task.masking.count(batch.real.sum(1).numpy()).sum()
@@ -144,6 +144,7 @@ def rows(batch: MaskedBatch, first: int, last: int) -> MaskedBatch:
         **{name: getattr(batch, name)[first:last] for name in ("shown", "real", "segments", "random", "ids")},
         at=batch.at[ours] - first * width,
         words=batch.words[ours],
+        tokens=int(ours.sum()),
     )
 
 

@@ -1,0 +1,216 @@
+"""Steps that are recorded once for each form of a batch and then replayed: one call in place of a thousand, where a GPU
+is done with each of its kernels sooner than the host has called the next.
+
+    a batch, what came before ─copy─▶ fixed places ─forward, loss, backward─▶ fixed places ─copy─▶ loss, what is left
+                                                          └─▶ gradients, added where they have always been
+
+A form is all that the work depends on besides the numbers in its tensors: their shapes, and what else the batch says.
+Before it is recorded the work is rehearsed, and everything that this has changed is put back, so that training is what
+it would have been. What cannot be recorded is done as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.tasks import Loss, Steady
+from regard.training.checkpoint import Say
+from regard.training.state import pack, undisturbed, unpack
+from regard.weights import Tensors
+
+MOST = 64  # forms that are recorded
+REHEARSALS = 2
+OF_ONE_BATCH = ("ids", "tokens")  # what a batch says of itself that no cost depends on
+
+Work = Callable[[Any, Any], Loss]  # a batch, what came before -> the loss, its gradients added
+Act = Callable[[], None]
+
+
+class Recorder(Protocol):
+    def rehearse(self, act: Act) -> None:
+        """Once, so that whatever is made at the first time has been made."""
+
+    def record(self, act: Act) -> Act:
+        """What does it again, on the tensors that it found and to those that it left."""
+
+
+class Graphs:
+    """CUDA graphs, all in one pool of memory: only one of them works at a time, and what it leaves lies outside."""
+
+    def __init__(self) -> None:
+        self.pool: Any = None
+
+    def rehearse(self, act: Act) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            act()
+        torch.cuda.current_stream().wait_stream(side)
+
+    def record(self, act: Act) -> Act:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        untouched = generator.clone_state()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                act()
+        except RuntimeError:  # what fails half-way leaves stream and generator as if it still went on
+            torch.cuda.set_stream(stream)
+            generator.graphsafe_set_state(untouched)
+            raise
+        self.pool = graph.pool()
+        return graph.replay
+
+
+@dataclass
+class Take:
+    """One form: the fixed places of what goes in and comes out, who learns from it, and how it is done again."""
+
+    batch: Any
+    before: Any
+    given: list[Tensor]  # of both, in order
+    loss: Loss
+    left: list[Tensor]  # of the loss, in order
+    learners: list[nn.Parameter]
+    kept: list[Tensor]  # which the model may have replaced since, and which are read all the same
+    replay: Act = lambda: None
+
+
+class Recorded:
+    """Learns from a batch as `work` does, by a recording where there is one or can be made."""
+
+    def __init__(
+        self, model: nn.Module, task: Steady, work: Work, recorder: Recorder, say: Say = print, most: int = MOST
+    ) -> None:
+        self.model, self.task, self.work, self.recorder, self.say = model, task, work, recorder, say
+        self.room = most
+        self.takes: dict[object, Take] = {}
+        self.gradients: dict[nn.Parameter, Tensor] = {}  # the fixed place of each
+
+    def __call__(self, batch: Any, carry: Any) -> Loss:
+        before = self.task.taken_up(batch, carry)
+        loss = self._replayed(batch, before) or self.work(batch, before)
+        loss.count, loss.carry = batch.count, self.task.handed_on(batch, loss.carry)
+        return loss
+
+    def _replayed(self, batch: Any, before: Any) -> Loss | None:
+        form = form_of(batch, before)
+        if form not in self.takes and len(self.takes) < self.room:
+            self._record(form, batch, before)
+        take = self.takes.get(form)
+        if take is None:
+            return None
+        self._open(take.learners)
+        for place, tensor in zip(take.given, tensors_of(batch, before), strict=True):
+            place.copy_(tensor, non_blocking=True)
+        take.replay()
+        return copied(take.loss)
+
+    def _record(self, form: object, batch: Any, before: Any) -> None:
+        batch, before = replace(batch, **{n: t.clone() for n, t in named(batch).items()}), cloned(before)
+        with self._as_it_was():
+            loss, learners = self._rehearse(batch, before)
+        take = Take(batch, before, tensors_of(batch, before), loss, left_by(loss), learners, [*self.model.buffers()])
+        for parameter in learners:
+            self.gradients.setdefault(parameter, torch.zeros_like(parameter))
+        self._open(learners)
+
+        def act() -> None:
+            for place, tensor in zip(take.left, left_by(self.work(batch, before)), strict=True):
+                place.copy_(tensor)
+
+        try:
+            take.replay = self.recorder.record(act)
+            self.takes[form] = take
+        except RuntimeError as error:
+            self.room = 0
+            self.takes.clear()
+            first = error.__context__ or error  # a recording that was spoilt cannot be ended either
+            self.say(f"warning: steps are not recorded ({str(first).splitlines()[0]}); training goes on without")
+
+    def _rehearse(self, batch: Any, before: Any) -> tuple[Loss, list[nn.Parameter]]:
+        """What comes out, and which parameters learn from it."""
+        found: list[Loss] = []
+        for _ in range(REHEARSALS):
+            self.model.zero_grad()
+            found.clear()  # so that no node of the graph before is met again on another stream
+            self.recorder.rehearse(lambda: found.append(copied(self.work(batch, before))))
+        return found[0], [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+
+    @contextmanager
+    def _as_it_was(self) -> Iterator[None]:
+        """Gradients, buffers and random generators are afterwards as they were."""
+        gradients = [(parameter, parameter.grad) for parameter in self.model.parameters()]
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        try:
+            with undisturbed():
+                yield
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+
+    def _open(self, learners: Sequence[nn.Parameter]) -> None:
+        """Brings the gradients so far to their places; where there are none yet, zeros stand there."""
+        fresh = []
+        for parameter in learners:
+            place = self.gradients[parameter]
+            if parameter.grad is None:
+                fresh.append(place)
+            elif parameter.grad is not place:
+                place.copy_(parameter.grad)
+            parameter.grad = place
+        if fresh:
+            torch._foreach_zero_(fresh)
+
+
+# ---- forms, and the tensors in them
+
+
+def form_of(batch: Any, before: Any) -> object:
+    found: Tensors = {}
+    said = {part.name: getattr(batch, part.name) for part in fields(batch) if part.name not in OF_ONE_BATCH}
+    plain = {name: value for name, value in said.items() if not isinstance(value, Tensor)}
+    shape = pack(before, found)
+    shapes = tuple((tensor.shape, tensor.dtype) for tensor in (*named(batch).values(), *found.values()))
+    return type(batch), repr(plain), repr(shape), shapes
+
+
+def named(batch: Any) -> Tensors:
+    values = {part.name: getattr(batch, part.name) for part in fields(batch)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def held(nested: Any) -> list[Tensor]:
+    found: Tensors = {}
+    pack(nested, found)
+    return [*found.values()]
+
+
+def tensors_of(batch: Any, before: Any) -> list[Tensor]:
+    return [*named(batch).values(), *held(before)]
+
+
+def left_by(loss: Loss) -> list[Tensor]:
+    return [loss.total.detach(), *(part.detach() for part in loss.parts.values()), *held(loss.carry)]
+
+
+def cloned(nested: Any) -> Any:
+    found: Tensors = {}
+    shape = pack(nested, found)
+    device = next(iter(found.values())).device if found else torch.device("cpu")
+    return unpack(shape, {name: tensor.clone() for name, tensor in found.items()}, device)
+
+
+def copied(loss: Loss) -> Loss:
+    """Without its graph, and in places of its own."""
+    parts = {name: part.detach().clone() for name, part in loss.parts.items()}
+    return Loss(loss.total.detach().clone(), loss.count, parts, cloned(loss.carry))
