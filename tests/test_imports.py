@@ -44,8 +44,9 @@ MAY: dict[str, set[str]] = {
     "view": {"core"},
     "laws": {"core", "decode"},
     "prepare": {"config", "data", "metrics", "tasks"},
-    "interop": {"core", "config", "data", "models", "pipeline"},
-    "pipeline": {*BELOW_THE_PIPELINE, "interop.hf"},  # which it opens foreign folders with
+    "fast": {"core", "decode.line", "models"},
+    "interop": {"core", "config", "data", "fast", "models", "pipeline"},
+    "pipeline": {*BELOW_THE_PIPELINE, "fast", "interop.hf"},  # which it opens foreign folders with
     "alignment": ANYTHING,
     "card": ANYTHING,
     "run": ANYTHING,

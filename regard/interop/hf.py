@@ -22,10 +22,10 @@ from tokenizers import models, pre_tokenizers
 from torch import nn
 
 from regard.config import ModelConfig, Recipe, write_toml
-from regard.core.linear import pack
 from regard.data.tokenizer import Marks, Tokenizer, Tokenizers
 from regard.device import find_device
 from regard.errors import CheckpointError, ConfigError, RegardError, nearest
+from regard.fast import prepare
 from regard.interop import files, hub
 from regard.interop.engine import new_folder
 from regard.interop.family import (
@@ -111,11 +111,12 @@ def _import(folder: Path) -> Imported:
     return Imported(recipe, model, held, (*unknown_keys(family, config), *ignored, *idle))
 
 
-def load_folder(folder: str | Path, *, device: str = "auto") -> Pipeline:
+def load_folder(folder: str | Path, *, device: str = "auto", arithmetic: str = "fp32") -> Pipeline:
     """A foreign folder, ready to be asked, with no run written."""
     found = _askable(import_folder(folder))
     kind: type[Pipeline] = import_module(f"regard.pipeline.{found.recipe.task.name}").PIPELINE
-    return kind(found.recipe, pack(found.model.to(find_device(device))), found.tokenizers, Path(folder))
+    model = prepare(found.model.to(find_device(device)), arithmetic)
+    return kind(found.recipe, model, found.tokenizers, Path(folder))
 
 
 def _model(

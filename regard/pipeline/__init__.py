@@ -11,10 +11,10 @@ from importlib import import_module
 from pathlib import Path
 
 from regard.config import FORMAT, Recipe, make_recipe, read_toml
-from regard.core.linear import pack
 from regard.data.tokenizer import Tokenizer, Tokenizers
 from regard.device import find_device
 from regard.errors import CheckpointError, ConfigError
+from regard.fast import prepare
 from regard.models import build, schema
 from regard.pipeline.base import Pipeline, Reply
 from regard.weights import read_weights
@@ -22,14 +22,17 @@ from regard.weights import read_weights
 __all__ = ["Pipeline", "Reply", "check_vocabulary", "load", "read_run", "vocabularies"]
 
 
-def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
-    """A trained run, a Hugging Face folder, or a model of their hub by its name, ready to be asked."""
+def load(folder: str | Path, *, device: str = "auto", arithmetic: str = "fp32") -> Pipeline:
+    """A trained run, a Hugging Face folder, or a model of their hub by its name, ready to be asked.
+
+    `arithmetic="int8"` multiplies in whole numbers on a CPU: quicker, and not quite the same.
+    """
     folder = Path(folder)
     if not os.path.exists(folder / "recipe.toml"):  # which is False, too, of what cannot be a name
         from regard.interop.hf import is_foreign, load_folder
 
         if is_foreign(folder):
-            return load_folder(folder, device=device)
+            return load_folder(folder, device=device, arithmetic=arithmetic)
     recipe = read_run(folder)
     weights = folder / "model.safetensors"
     if not weights.exists():
@@ -38,7 +41,7 @@ def load(folder: str | Path, *, device: str = "auto") -> Pipeline:
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
     read_weights(weights, model)
     kind: type[Pipeline] = import_module(f"regard.pipeline.{recipe.task.name}").PIPELINE
-    return kind(recipe, pack(model.to(find_device(device)).eval()), tokenizers, folder)
+    return kind(recipe, prepare(model.to(find_device(device)).eval(), arithmetic), tokenizers, folder)
 
 
 def read_run(folder: Path) -> Recipe:

@@ -119,11 +119,11 @@ class Rewriter(Pipeline):
 PIPELINE = Rewriter
 
 
-def load_rewriter(folder: str | Path, *, device: str = "auto") -> Rewriter:
+def load_rewriter(folder: str | Path, *, device: str = "auto", arithmetic: str = "fp32") -> Rewriter:
     """A run of this task; any other is refused."""
     from regard.pipeline import load
 
-    pipeline = load(folder, device=device)
+    pipeline = load(folder, device=device, arithmetic=arithmetic)
     if not isinstance(pipeline, Rewriter):
         raise ConfigError(f"{folder} has the task {pipeline.recipe.task.name!r}; wanted is a run that rewrites")
     return pipeline

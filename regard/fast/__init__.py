@@ -1,0 +1,50 @@
+"""The optional accelerator: CPU inference in C++, compiled when it is first used.
+
+build    from C++ to a library that is loaded
+matrix   products in floats or in bytes
+reading  a model as the native side sees it
+reader   an encoder in one call
+writer   a whole search in one call
+native/  the C++
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar, get_args
+
+from torch import nn
+
+from regard.core.autoregressive import Autoregressive
+from regard.core.block import Encoder
+from regard.core.linear import onednn, pack
+from regard.errors import ConfigError, nearest
+from regard.fast.build import Unbuilt, library
+from regard.fast.matrix import Matrix, in_bytes
+from regard.fast.reader import Reader
+from regard.fast.writer import Writer
+
+__all__ = ["Arithmetic", "Matrix", "Reader", "Unbuilt", "Writer", "in_bytes", "library", "prepare"]
+
+Arithmetic = Literal["fp32", "int8"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def prepare(model: M, arithmetic: str = "fp32") -> M:
+    """Makes a model ready to be asked: large products packed, and whole encoders and searches in one call.
+
+    In fp32 the accelerator serves where it can, and nobody hears of it where it cannot; int8 asks for it by name.
+    """
+    if arithmetic not in get_args(Arithmetic):
+        raise ConfigError(f"arithmetic: {arithmetic!r} is not known; {nearest(arithmetic, get_args(Arithmetic))}")
+    whole = arithmetic == "int8"
+    if whole:
+        library()
+        if next(model.parameters()).device.type != "cpu":
+            raise ConfigError("arithmetic: int8 is for CPUs, but the model is elsewhere; write device cpu, or fp32")
+    if isinstance(model, Autoregressive):
+        model.writer = Writer(model, whole=whole)
+    for part in model.modules():
+        if isinstance(part, Encoder):
+            part.reader = Reader(part, whole=whole)
+    return pack(model, in_bytes if whole else onednn)

@@ -1,0 +1,125 @@
+"""From C++ to a library that is loaded: compiled when it is first used, and kept.
+
+A library is found by what it was made of: sources, compiler and flags. It is written beside its place and moved there
+when it is whole, so two processes at once do no harm.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from ctypes import c_char_p, c_int, c_void_p
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from regard.errors import RegardError
+
+NATIVE = Path(__file__).parent / "native"
+FLAGS = ("-O3", "-std=gnu++17", "-fPIC", "-ffp-contract=off", "-w")
+PROCESSORS = {  # for each of them the kernels are compiled once more
+    "plain": (),
+    "avx2": ("-mavx2", "-mfma"),
+    "vnni": ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"),
+}
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+
+
+class Unbuilt(RegardError):
+    """There is no accelerator, for this reason."""
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The accelerator. Whoever asks for it by name is told why there is none."""
+    if os.environ.get("REGARD_FAST", "").lower() in ("off", "0", "no"):
+        raise Unbuilt("REGARD_FAST=off turns the accelerator off; unset it, or write arithmetic fp32")
+    found = NATIVE / _name(FLAGS)
+    place = found if found.exists() else _kept(compiler())
+    try:
+        return _declared(ctypes.CDLL(str(place)))
+    except OSError as error:
+        raise Unbuilt(f"{place} cannot be loaded: {error}; remove it, or write arithmetic fp32") from None
+
+
+def compiler() -> list[str]:
+    """$CXX, or the first that is found; it may have words of its own."""
+    named = os.environ.get("CXX", "").split()
+    for words in (named, ["c++"], ["g++"], ["clang++"]):
+        if words and shutil.which(words[0]):
+            return words
+    raise Unbuilt("the accelerator needs a C++ compiler, and none was found; install g++, or write arithmetic fp32")
+
+
+def build(folder: Path, words: list[str], name: str) -> Path:
+    """Compiles all sources into folder/name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        objects = [f"{scratch}/{part}.o" for part in _parts()]
+        _compile(
+            [*words, *flags, "-c", str(NATIVE / source), "-o", made]
+            for made, (source, flags) in zip(objects, _parts().values(), strict=True)
+        )
+        _compile([[*words, "-shared", "-pthread", *objects, "-o", f"{scratch}/whole.so"]])
+        os.replace(f"{scratch}/whole.so", folder / name)
+    return folder / name
+
+
+def _compile(commands: Iterable[list[str]]) -> None:
+    """All at once."""
+    running = [(words[0], subprocess.Popen(words, stderr=subprocess.PIPE, text=True)) for words in commands]
+    told = [(name, work.communicate()[1], work.returncode) for name, work in running]
+    for name, text, code in told:
+        if code:
+            trouble = next((line for line in text.splitlines() if "error" in line), f"it ended with {code}")
+            what = f"{name} could not compile the accelerator: {trouble}"
+            raise Unbuilt(f"{what}; name another compiler in CXX, or write arithmetic fp32")
+
+
+def _parts() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Object files, with the source and the flags of each."""
+    flags = (*FLAGS, "-pthread", *(("-DX86",) if X86 else ()))
+    kernels = {name: ("kernels.cpp", (*flags, *more)) for name, more in PROCESSORS.items() if X86 or not more}
+    return {"engine": ("engine.cpp", flags), **kernels}
+
+
+def _kept(words: list[str]) -> Path:
+    """The library in the cache; in a folder of its own where there is no home that can be written."""
+    said = subprocess.run([*words, "--version"], capture_output=True, text=True).stdout
+    name = _name((*words, said, *FLAGS))
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "regard"
+    if (home / name).exists():
+        return home / name
+    try:
+        return build(home, words, name)
+    except OSError:
+        return build(Path(tempfile.mkdtemp(prefix="regard-")), words, name)
+
+
+def _name(made_of: tuple[str, ...]) -> str:
+    sources = [path.read_bytes() for path in sorted(NATIVE.glob("*.[ch]*"))]
+    digest = sha256(repr((sources, made_of, PROCESSORS, platform.machine())).encode()).hexdigest()
+    return f"fast-{digest[:16]}.so"
+
+
+def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
+    for name, result, arguments in (
+        ("regard_processor", c_char_p, []),
+        ("regard_matrix", c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int, c_char_p]),
+        ("regard_forget", None, [c_void_p]),
+        ("regard_product", c_int, [c_void_p, c_void_p, c_int, c_void_p]),
+        ("regard_read", c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),
+        ("regard_search", c_int, [c_void_p, c_void_p, c_void_p, c_int]),
+    ):
+        function = getattr(found, name)
+        function.restype, function.argtypes = result, arguments
+    return found
+
+
+if __name__ == "__main__":
+    print(build(NATIVE, compiler(), _name(FLAGS)))

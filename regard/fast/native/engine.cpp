@@ -1,0 +1,635 @@
+// Reading a source and searching for the best answers, in one call. The steps are those of models/transformer.py,
+// models/gpt.py and decode/search.py; what is called by which name there is called so here.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "kernels.h"
+
+namespace {
+
+constexpr double NEVER = -std::numeric_limits<double>::infinity();
+constexpr int TOKENS = 192;  // of sources that are read at a time: their numbers stay near the processor
+constexpr int WORDS = 512;   // logits that exist at a time, of each row
+
+struct Norm {
+    const float *weight, *bias;  // no weight: no norm
+    float epsilon;
+};
+
+struct Block {
+    Norm around_attention, around_cross, around_feed_forward;
+    const Matrix *inward, *output;                // queries, keys and values in one
+    const Matrix *query, *memory, *cross_output;  // keys and values in one
+    const Matrix *wide, *narrow;
+};
+
+struct Stack {
+    const Block* blocks;
+    int count, dim, heads;
+    int before;  // the norm stands before each sublayer, and not after the residual
+    int activation;
+    Norm closing;
+};
+
+struct Side {
+    const float *words, *positions;
+    float scale;
+    Norm norm;
+};
+
+struct Model {
+    Stack encoder, decoder;  // an encoder without blocks: nothing is read before writing begins
+    Side source, target;
+    const Matrix* head;
+};
+
+struct Ask {
+    int sentences, keep, expand, end, shortest, bans, prompt_length, prefix_length, longest;
+    const int* banned;
+    const int *source, *source_lengths;  // end to end
+    const int* prompt;                   // (sentences, prompt_length)
+    const int* prefixes;                 // (sentences, prefix_length): what an answer begins with, then -1
+    const int* limits;
+    const double* penalties;             // by length
+};
+
+struct Answers {           // (sentences, keep), and (sentences, keep, longest)
+    int* counts;           // of each sentence
+    int *lengths, *finished;
+    double *scores, *logprobs;
+    int *tokens, *rows;
+};
+
+// Memory that is not written before it is used: what an answer does not need costs nothing.
+using Floats = std::unique_ptr<float[]>;
+Floats floats(size_t count) { return Floats(new float[count + 16]); }
+
+const Kernels* best_kernels() {
+#ifdef X86
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        return &vnni_kernels;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2_kernels;
+#endif
+    return &plain_kernels;
+}
+
+// ---- a desk: room for some rows, and what is done with them
+
+struct Desk {
+    const Kernels& by;
+    const Stack& stack;
+    Floats normed, inner, context, back, scratch, scales;
+    std::unique_ptr<uint8_t[]> bytes;
+    std::unique_ptr<int32_t[]> zeros;
+
+    static int widest(const Stack& stack) {
+        int most = 3 * stack.dim;
+        for (int i = 0; i < stack.count; ++i) most = std::max(most, stack.blocks[i].wide->tall);
+        return most + STEP;
+    }
+
+    Desk(const Kernels& by, const Stack& stack, size_t rows, int longest)
+        : by(by), stack(stack), normed(floats(rows * stack.dim)), inner(floats(rows * widest(stack))),
+          context(floats(rows * stack.dim)), back(floats(rows * stack.dim)),
+          scratch(floats(scratch_of(longest, stack.heads, stack.dim / stack.heads))), scales(floats(rows)),
+          bytes(new uint8_t[rows * widest(stack)]), zeros(new int32_t[rows]) {}
+
+    Vectors vectors(const Matrix& m, const float* x, int count) {
+        Vectors v{x, m.wide, bytes.get(), scales.get(), zeros.get(), count};
+        if (m.bytes) by.quantise(m, v);
+        return v;
+    }
+
+    void product(const Matrix& m, const float* x, int count, float* y) {
+        by.product(m, vectors(m, x, count), 0, m.panels, y, m.tall);
+    }
+
+    void normalise(const Norm& norm, float* x, int count, float* y) {
+        by.norm(x, count, stack.dim, norm.weight, norm.bias, norm.epsilon, y);
+    }
+
+    template <typename Sublayer>
+    void residual(const Norm& norm, float* x, int count, Sublayer sublayer) {
+        if (stack.before) normalise(norm, x, count, normed.get());
+        sublayer(stack.before ? normed.get() : x, back.get());
+        by.add(x, back.get(), (long)count * stack.dim);
+        if (!stack.before) normalise(norm, x, count, x);
+    }
+
+    void feed_forward(const Block& block, float* x, int count) {
+        residual(block.around_feed_forward, x, count, [&](const float* h, float* y) {
+            product(*block.wide, h, count, inner.get());
+            by.activate((Activation)stack.activation, inner.get(), (long)count * block.wide->tall);
+            product(*block.narrow, inner.get(), count, y);
+        });
+    }
+
+    void embed(const Side& side, const int* tokens, int count, int first, float* x) {
+        const int dim = stack.dim;
+        for (int i = 0; i < count; ++i)
+            by.embed(x + (long)i * dim, side.words + (long)tokens[i] * dim, side.positions + (long)(first + i) * dim,
+                     side.scale, dim);
+        if (side.norm.weight) normalise(side.norm, x, count, x);
+    }
+
+    // Whole sentences, end to end, through all blocks; `seen` is shown the keys and values of each block.
+    template <typename Seen>
+    void read(float* x, const int* lengths, int sentences, bool causal, Seen seen) {
+        const int dim = stack.dim, head_dim = dim / stack.heads;
+        int count = 0;
+        for (int s = 0; s < sentences; ++s) count += lengths[s];
+        for (int i = 0; i < stack.count; ++i) {
+            const Block& block = stack.blocks[i];
+            residual(block.around_attention, x, count, [&](const float* h, float* y) {
+                product(*block.inward, h, count, inner.get());
+                seen(i, inner.get() + dim);
+                const float* q = inner.get();
+                float* to = context.get();
+                for (int s = 0; s < sentences; ++s) {
+                    by.look_within(q, q + dim, q + 2 * dim, lengths[s], 3L * dim, stack.heads, head_dim, causal,
+                                   scratch.get(), to);
+                    q += 3L * dim * lengths[s];
+                    to += (long)dim * lengths[s];
+                }
+                product(*block.output, context.get(), count, y);
+            });
+            feed_forward(block, x, count);
+        }
+        if (stack.closing.weight) normalise(stack.closing, x, count, x);
+    }
+};
+
+// ---- the memory: keys and values of the sources for every block of the decoder
+
+struct Memory {
+    std::vector<Floats> keys;  // of each block, (tokens, 2 · dim): a key and a value
+    std::vector<long> first;   // of each sentence, its first token
+    std::vector<int> lengths;
+    int longest = 0;
+
+    Memory(const Model& model, const Ask& ask, int from, int to) {
+        if (from == to) return;
+        const Kernels& by = *model.head->by;
+        long tokens = 0, skipped = 0;
+        for (int s = 0; s < from; ++s) skipped += ask.source_lengths[s];
+        for (int s = from; s < to; ++s) {
+            first.push_back(tokens);
+            lengths.push_back(ask.source_lengths[s]);
+            tokens += lengths.back();
+            longest = std::max(longest, lengths.back());
+        }
+        const int dim = model.encoder.dim, room = std::max(longest, TOKENS);
+        for (int i = 0; i < model.decoder.count; ++i) keys.push_back(floats(tokens * 2 * dim));
+        Desk desk(by, model.encoder, room, longest);
+        const Floats x = floats((size_t)room * dim);
+        for (int s = 0; s < (int)lengths.size();) {
+            const int begin = s;
+            int count = 0;
+            for (; s < (int)lengths.size() && count + lengths[s] <= room; ++s) {
+                desk.embed(model.source, ask.source + skipped + first[s], lengths[s], 0, x.get() + (long)count * dim);
+                count += lengths[s];
+            }
+            desk.read(x.get(), &lengths[begin], s - begin, false, [](int, const float*) {});
+            for (int i = 0; i < model.decoder.count; ++i)
+                desk.product(*model.decoder.blocks[i].memory, x.get(), count, keys[i].get() + first[begin] * 2 * dim);
+        }
+    }
+};
+
+// ---- the past: keys and values of what has been written
+
+struct Past {
+    std::vector<Floats> keys;  // of each block, (steps, rows, 2 · dim)
+    long rows;
+
+    Past(const Stack& stack, long steps, long rows) : rows(rows) {
+        for (int i = 0; i < stack.count; ++i) keys.push_back(floats(steps * rows * 2 * stack.dim));
+    }
+};
+
+// ---- one answer in the making, as in decode/line.py
+
+struct Word {  // of a story, which is read backwards
+    int before, word, row;
+};
+
+struct Alive {
+    double total;
+    int parent, word, story;
+};
+
+struct Hypothesis {
+    int story;
+    double score, total;
+    bool finished;
+    int last_row;  // where it ended, if it did
+};
+
+struct Candidate {
+    double sum;
+    int parent, word;
+};
+
+struct Line {
+    int sentence, said = 0;
+    std::vector<Alive> alive{{0.0, 0, -1, -1}};
+    std::vector<Hypothesis> ended;
+};
+
+bool better(const Candidate& a, const Candidate& b) { return a.sum > b.sum; }
+
+class Search {
+    const Model& model;
+    const Ask& ask;
+    const Kernels& by;
+    const Stack& stack;
+    const int from, sentences, steps;
+    std::vector<Line> lines;
+    std::vector<int> live;                   // lines that go on
+    std::vector<Word> words;
+    std::vector<int> places, next_places;    // of each row, where its past is kept: (rows, steps)
+    std::vector<int> tokens, every, banned;
+    std::vector<Best> bests;
+    std::vector<float> best_logits;
+    std::vector<int> best_words;
+    std::vector<Candidate> candidates;
+    int width = 1, length = 0;               // rows of a line, and tokens that were read
+
+public:
+    Search(const Model& model, const Ask& ask, int from, int to)
+        : model(model), ask(ask), by(*model.head->by), stack(model.decoder), from(from), sentences(to - from),
+          steps(ask.prompt_length + *std::max_element(ask.limits + from, ask.limits + to)) {}
+
+    void run(const Answers& answers) {
+        const long rows = (long)sentences * ask.keep;
+        const Memory memory(model, ask, from, model.encoder.count ? from + sentences : from);
+        const int longest = std::max(steps, memory.longest), room = std::max<long>(rows, prompted());
+        Past past(stack, steps, rows);
+        Desk desk(by, stack, room, longest);
+        const Floats x = floats((size_t)room * stack.dim), logits = floats(rows * WORDS);
+        open(rows, longest);
+        read_prompts(desk, past, x.get());
+        while (!live.empty()) {
+            step(desk, memory, past, x.get());
+            tell(desk, x.get(), logits.get());
+            advance();
+        }
+        for (const Line& line : lines) answer(line, answers);
+    }
+
+private:
+    void open(long rows, int longest) {
+        lines.resize(sentences);
+        for (int s = 0; s < sentences; ++s) {
+            lines[s].sentence = s;
+            live.push_back(s);
+            tokens.push_back(ask.prompt[(long)(from + s) * ask.prompt_length + ask.prompt_length - 1]);
+        }
+        places.resize(rows * steps);
+        next_places.resize(rows * steps);
+        for (int i = 0; i < longest; ++i) every.push_back(i);
+        banned.assign(ask.banned, ask.banned + ask.bans);
+        const int asked = ask.expand + 1;
+        best_logits.resize(rows * asked);
+        best_words.resize(rows * asked);
+        bests.resize(rows);
+        for (long row = 0; row < rows; ++row)
+            bests[row] = {0, 0, asked, 0, &best_logits[row * asked], &best_words[row * asked], -1, 0};
+    }
+
+    // Of a prompt all but its last token is read at once; that one is the first step's.
+    int prompted() const { return ask.prompt_length > 1 ? std::max(TOKENS, ask.prompt_length - 1) : 0; }
+
+    void read_prompts(Desk& desk, Past& past, float* x) {
+        const int dim = stack.dim;
+        length = ask.prompt_length - 1;
+        if (length == 0) return;
+        for (int s = 0; s < sentences; ++s)
+            for (int t = 0; t < length; ++t) places[(long)s * steps + t] = t * past.rows + s;
+        const int at_once = std::max(1, TOKENS / length);
+        const std::vector<int> lengths(at_once, length);
+        for (int s = 0; s < sentences; s += at_once) {
+            const int some = std::min(at_once, sentences - s);
+            for (int i = 0; i < some; ++i)
+                desk.embed(model.target, ask.prompt + (long)(from + s + i) * ask.prompt_length, length, 0,
+                           x + (long)i * length * dim);
+            desk.read(x, lengths.data(), some, true, [&](int block, const float* seen) {
+                for (int i = 0; i < some * length; ++i)
+                    keep(past, block, places[(long)(s + i / length) * steps + i % length], seen + 3L * dim * i);
+            });
+        }
+    }
+
+    void keep(Past& past, int block, long place, const float* key_and_value) {
+        memcpy(past.keys[block].get() + place * 2 * stack.dim, key_and_value, sizeof(float) * 2 * stack.dim);
+    }
+
+    // One token more of every row that is alive, through the decoder.
+    void step(Desk& desk, const Memory& memory, Past& past, float* x) {
+        const int rows = live.size() * width, dim = stack.dim, heads = stack.heads, head_dim = dim / heads;
+        for (int row = 0; row < rows; ++row) {
+            places[(long)row * steps + length] = length * past.rows + row;
+            desk.embed(model.target, &tokens[row], 1, length, x + (long)row * dim);
+        }
+        for (int i = 0; i < stack.count; ++i) {
+            const Block& block = stack.blocks[i];
+            desk.residual(block.around_attention, x, rows, [&](const float* h, float* y) {
+                desk.product(*block.inward, h, rows, desk.inner.get());
+                const float *q = desk.inner.get(), *keys = past.keys[i].get();
+                for (int row = 0; row < rows; ++row, q += 3 * dim) {
+                    const int* own = &places[(long)row * steps];
+                    keep(past, i, own[length], q + dim);
+                    by.look(q, keys, keys + dim, own, length + 1, 2L * dim, heads, head_dim, desk.scratch.get(),
+                            desk.context.get() + (long)row * dim);
+                }
+                desk.product(*block.output, desk.context.get(), rows, y);
+            });
+            if (block.query) {
+                desk.residual(block.around_cross, x, rows, [&](const float* h, float* y) {
+                    desk.product(*block.query, h, rows, desk.inner.get());
+                    for (int row = 0; row < rows; ++row) {
+                        const int sentence = lines[live[row / width]].sentence;
+                        const float* keys = memory.keys[i].get() + memory.first[sentence] * 2 * dim;
+                        by.look(desk.inner.get() + (long)row * dim, keys, keys + dim, every.data(),
+                                memory.lengths[sentence], 2L * dim, heads, head_dim, desk.scratch.get(),
+                                desk.context.get() + (long)row * dim);
+                    }
+                    desk.product(*block.cross_output, desk.context.get(), rows, y);
+                });
+            }
+            desk.feed_forward(block, x, rows);
+        }
+        if (stack.closing.weight) desk.normalise(stack.closing, x, rows, x);
+        ++length;
+    }
+
+    // The likeliest words of every row; the logits of all words never stand side by side.
+    void tell(Desk& desk, const float* x, float* logits) {
+        const int rows = live.size() * width;
+        const Matrix& head = *model.head;
+        const Vectors v = desk.vectors(head, x, rows);
+        for (int row = 0; row < rows; ++row) {
+            bests[row].top = -std::numeric_limits<float>::infinity();
+            bests[row].sum = 0;
+            bests[row].found = 0;
+            bests[row].wanted = forced(lines[live[row / width]]);
+        }
+        const bool too_early = lines[live[0]].said < ask.shortest;
+        if (too_early) banned.push_back(ask.end);
+        for (int panel = 0; panel < head.panels; panel += WORDS / PANEL) {
+            const int to = std::min(head.panels, panel + WORDS / PANEL), first = panel * PANEL;
+            by.product(head, v, panel, to, logits, WORDS);
+            const int count = std::min(head.tall, to * PANEL) - first;
+            for (int row = 0; row < rows; ++row)
+                by.see(bests[row], logits + (long)row * WORDS, first, count, banned.data(), banned.size());
+        }
+        if (too_early) banned.pop_back();
+    }
+
+    // The next word of the prefix, where it is not over; -1 else.
+    int forced(const Line& line) const {
+        if (line.said >= ask.prefix_length) return -1;
+        return ask.prefixes[(long)(from + line.sentence) * ask.prefix_length + line.said];
+    }
+
+    // Every line chooses how its hypotheses go on; those that are done leave.
+    void advance() {
+        std::vector<int> stay, said;
+        int row = 0;
+        for (size_t place = 0; place < live.size(); ++place) {
+            Line& line = lines[live[place]];
+            const int first = place * width;
+            weigh(line, first);
+            if (!follow(line, first)) continue;
+            stay.push_back(live[place]);
+            for (const Alive& one : line.alive) {
+                said.push_back(one.word);
+                std::copy_n(&places[(long)(first + one.parent) * steps], length, &next_places[(long)row++ * steps]);
+            }
+        }
+        live = stay;
+        tokens = said;
+        places.swap(next_places);
+        width = ask.keep;
+    }
+
+    // Candidates of a line, best first, at least as many as are kept.
+    void weigh(const Line& line, int first) {
+        candidates.clear();
+        const int own = line.alive.size();
+        for (int i = 0; i < own; ++i) {
+            const Best& best = bests[first + i];
+            const float log_sum = std::log(best.sum);
+            if (best.wanted >= 0) {
+                candidates.push_back({line.alive[i].total + (best.wanted_logit - best.top) - log_sum, i, best.wanted});
+                continue;
+            }
+            for (int n = 0, going = 0; n < best.found; ++n) {
+                going += best.words[n] != ask.end;
+                const bool one_too_many = best.words[n] != ask.end && going > ask.expand;
+                const double chance = one_too_many ? NEVER : (best.logits[n] - best.top) - log_sum;
+                candidates.push_back({line.alive[i].total + chance, i, best.words[n]});
+            }
+        }
+        while ((int)candidates.size() < ask.keep) candidates.push_back({NEVER, own - 1, 0});
+        std::stable_sort(candidates.begin(), candidates.end(), better);
+    }
+
+    // Some hypotheses end, the others become one word longer. True: the line goes on.
+    bool follow(Line& line, int first) {
+        const std::vector<Alive> before = line.alive;
+        for (int i = 0; i < ask.keep; ++i) {
+            const Candidate& one = candidates[i];
+            if (one.word == ask.end && one.sum > NEVER)
+                line.ended.push_back(
+                    {before[one.parent].story, rank(one.sum, line.said + 1), one.sum, true, first + one.parent});
+        }
+        for (Candidate& one : candidates)
+            if (one.word == ask.end) one.sum = NEVER;
+        std::stable_sort(candidates.begin(), candidates.end(), better);
+        line.alive.clear();
+        for (int i = 0; i < ask.keep; ++i) {
+            const Candidate& one = candidates[i];
+            words.push_back({before[one.parent].story, one.word, first + one.parent});
+            line.alive.push_back({one.sum, one.parent, one.word, (int)words.size() - 1});
+        }
+        ++line.said;
+        const int missing = ask.keep - line.ended.size();
+        const bool able = line.alive[0].total > NEVER;
+        if (missing > 0 && able && line.said < ask.limits[from + line.sentence]) return true;
+        if (missing > 0 && (able || line.ended.empty())) cut(line, missing);
+        return false;
+    }
+
+    // What is left at the limit; one at least.
+    void cut(Line& line, int missing) {
+        for (int i = 0; i < missing; ++i) {
+            const Alive& one = line.alive[i];
+            if (i > 0 && one.total == NEVER) break;
+            line.ended.push_back({one.story, rank(one.total, line.said), one.total, false, -1});
+        }
+    }
+
+    double rank(double total, int length) const { return total / ask.penalties[length]; }
+
+    void answer(const Line& line, const Answers& answers) {
+        std::vector<Hypothesis> found = line.ended;
+        std::stable_sort(found.begin(), found.end(), [](const Hypothesis& a, const Hypothesis& b) {
+            return a.finished != b.finished ? a.finished : a.score > b.score;
+        });
+        const int sentence = from + line.sentence, count = std::min<int>(found.size(), ask.keep);
+        answers.counts[sentence] = count;
+        for (int i = 0; i < count; ++i) tell_of(found[i], (long)sentence * ask.keep + i, answers);
+    }
+
+    void tell_of(const Hypothesis& one, long at, const Answers& answers) {
+        std::vector<Word> story;
+        for (int place = one.story; place >= 0; place = words[place].before) story.push_back(words[place]);
+        answers.lengths[at] = story.size();
+        answers.finished[at] = one.finished;
+        answers.scores[at] = one.score;
+        answers.logprobs[at] = one.total;
+        int *tokens = answers.tokens + at * ask.longest, *rows = answers.rows + at * ask.longest;
+        for (; !story.empty(); story.pop_back()) {
+            *tokens++ = story.back().word;
+            *rows++ = story.back().row;
+        }
+        if (one.finished) *rows = one.last_row;
+    }
+};
+
+// work(from, to) on equal shares of [0, count), each in a thread of its own. False: there was not memory enough.
+template <typename Work>
+bool shared_out(int count, int threads, Work work) {
+    std::atomic<bool> enough{true};
+    auto share = [&](int i) {
+        try {
+            work(count * (long)i / threads, count * (i + 1L) / threads);
+        } catch (const std::bad_alloc&) {
+            enough = false;
+        }
+    };
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) {
+        try {
+            others.emplace_back(share, i);
+        } catch (const std::system_error&) {  // no thread is to be had
+            share(i);
+        }
+    }
+    share(0);
+    for (std::thread& other : others) other.join();
+    return enough;
+}
+
+}  // namespace
+
+// ---- what Python calls
+
+extern "C" {
+
+const char* regard_processor() { return best_kernels()->name; }
+
+// W (tall, wide) in the layout of these kernels, or of the best; none where the processor has not got them.
+Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide, int whole, const char* kernels) {
+    const Kernels* by = best_kernels();
+    if (kernels && strcmp(kernels, plain_kernels.name) == 0) by = &plain_kernels;
+#ifdef X86
+    if (kernels && strcmp(kernels, avx2_kernels.name) == 0 && by == &vnni_kernels) by = &avx2_kernels;
+#endif
+    if (kernels && strcmp(kernels, by->name) != 0) return nullptr;
+    const int deep = (wide + STEP - 1) / STEP * STEP, panels = (tall + PANEL - 1) / PANEL;
+    Matrix* m = new Matrix{by, tall, wide, deep, panels, nullptr, nullptr, nullptr, nullptr, nullptr};
+    m->bias = new float[panels * PANEL]();
+    if (bias) std::copy_n(bias, tall, m->bias);
+    if (!whole) {
+        m->floats = new float[(size_t)panels * wide * PANEL]();
+        for (int row = 0; row < tall; ++row) {
+            float* to = m->floats + (size_t)(row / PANEL) * wide * PANEL + row % PANEL;
+            for (int k = 0; k < wide; ++k) to[(size_t)k * PANEL] = weight[(size_t)row * wide + k];
+        }
+        return m;
+    }
+    m->bytes = new int8_t[(size_t)panels * deep * PANEL]();
+    m->scales = new float[panels * PANEL]();
+    m->sums = new int32_t[panels * PANEL]();
+    for (int row = 0; row < tall; ++row) {
+        const float* w = weight + (size_t)row * wide;
+        float top = 0;
+        for (int k = 0; k < wide; ++k) top = std::max(top, std::fabs(w[k]));
+        const float one = top > 0 ? MOST / top : 0.0f;
+        int8_t* to = m->bytes + (size_t)(row / PANEL) * deep * PANEL + (row % PANEL) * STEP;
+        for (int k = 0; k < wide; ++k) {
+            const int8_t byte = (int8_t)std::lrintf(w[k] * one);
+            to[(size_t)(k / STEP) * PANEL * STEP + k % STEP] = byte;
+            m->sums[row] += byte;
+        }
+        m->scales[row] = top / MOST;
+    }
+    return m;
+}
+
+void regard_forget(Matrix* m) {
+    delete[] m->floats;
+    delete[] m->bytes;
+    delete[] m->scales;
+    delete[] m->sums;
+    delete[] m->bias;
+    delete m;
+}
+
+// y = Wx + b for `count` vectors. In one thread: whoever calls has threads of its own, and they would be in the way.
+int regard_product(const Matrix* m, const float* x, int count, float* y) {
+    return shared_out(1, 1, [=](int, int) {
+        const Floats scales = floats(TOKENS);
+        const std::unique_ptr<int32_t[]> zeros(new int32_t[TOKENS]);
+        const std::unique_ptr<uint8_t[]> bytes(new uint8_t[(size_t)TOKENS * m->deep]);
+        for (int row = 0; row < count; row += TOKENS) {
+            Vectors v{x + (size_t)row * m->wide, m->wide, bytes.get(), scales.get(), zeros.get(),
+                      std::min(TOKENS, count - row)};
+            if (m->bytes) m->by->quantise(*m, v);
+            m->by->product(*m, v, 0, m->panels, y + (size_t)row * m->tall, m->tall);
+        }
+    });
+}
+
+// Whole sentences, end to end, through all blocks; they are changed in place. Each thread takes the next few of them.
+int regard_read(const Stack* stack, float* x, const int* lengths, int sentences, int threads) {
+    std::vector<int> begins{0};  // of those that are read at a time
+    std::vector<long> first{0};  // and their first token
+    int longest = 0, count = 0;
+    for (int s = 0; s < sentences; ++s) {
+        if (count > 0 && count + lengths[s] > TOKENS) {
+            begins.push_back(s);
+            first.push_back(first.back() + count);
+            count = 0;
+        }
+        count += lengths[s];
+        longest = std::max(longest, lengths[s]);
+    }
+    begins.push_back(sentences);
+    std::atomic<int> next{0};
+    return shared_out(threads, threads, [&](int, int) {
+        Desk desk(*stack->blocks[0].inward->by, *stack, std::max(longest, TOKENS), longest);
+        for (int i; (i = next++) + 1 < (int)begins.size();)
+            desk.read(x + first[i] * stack->dim, lengths + begins[i], begins[i + 1] - begins[i], false,
+                      [](int, const float*) {});
+    });
+}
+
+// The best answers to each sentence, some sentences in each thread.
+int regard_search(const Model* model, const Ask* ask, const Answers* answers, int threads) {
+    return shared_out(ask->sentences, threads,
+                      [=](int from, int to) { Search(*model, *ask, from, to).run(*answers); });
+}
+
+}

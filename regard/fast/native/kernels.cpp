@@ -1,0 +1,504 @@
+#include "kernels.h"
+
+#include <initializer_list>
+#include <math.h>
+#include <string.h>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+// Nothing of the standard library's templates is used here: the linker would keep one copy of them for all processors.
+
+#if defined(__AVX512VNNI__)
+#define KERNELS vnni_kernels
+#define NAME "AVX-512 VNNI"
+#elif defined(__AVX2__)
+#define KERNELS avx2_kernels
+#define NAME "AVX2"
+#else
+#define KERNELS plain_kernels
+#define NAME "plain C++"
+#endif
+
+namespace {
+
+typedef float Floats __attribute__((vector_size(32)));
+typedef int32_t Ints __attribute__((vector_size(32)));
+
+inline Floats load(const float* from) {
+    Floats v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+inline void store(float* to, Floats v) { memcpy(to, &v, sizeof v); }
+
+// a * b + c, in one rounding where the processor can: said and not left to the compiler, so that every row is alike.
+inline Floats fused(Floats a, Floats b, Floats c) {
+#ifdef __FMA__
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+inline Floats all(float n) { return Floats{n, n, n, n, n, n, n, n}; }
+
+inline Floats pick(Ints which, Floats yes, Floats no) { return (Floats)((which & (Ints)yes) | (~which & (Ints)no)); }
+
+inline Floats larger(Floats a, Floats b) { return pick(a > b, a, b); }
+
+inline float sum_of(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+inline float largest_of(Floats v) {
+    float top = v[0];
+    for (int i = 1; i < 8; ++i) top = v[i] > top ? v[i] : top;
+    return top;
+}
+
+// Added and taken away again, it leaves the nearest whole number: it has no room for anything behind the point.
+constexpr float MAGIC = 12582912.0f;
+
+// e^x = 2^n e^r with |r| <= log(2) / 2, and e^r by its series.
+inline Floats exp_of(Floats x) {
+    x = larger(x, all(-87.0f));
+    x = -larger(-x, all(-88.0f));
+    const Floats n = fused(x, all(1.44269504088896341f), all(MAGIC)) - MAGIC;
+    const Floats r = fused(n, all(2.12194440e-4f), fused(n, all(-0.693359375f), x));
+    Floats p = all(1.0f / 5040);
+    for (const float term : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = fused(p, r, all(term));
+    const Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
+    return p * (Floats)power;
+}
+
+// ---- products
+
+template <int R>
+void rows_of_floats(const float* panel, int wide, const float* x, long stride, Floats (&y)[R][2]) {
+    for (int r = 0; r < R; ++r) y[r][0] = y[r][1] = Floats{};
+    for (int k = 0; k < wide; ++k, panel += PANEL) {
+        const Floats left = load(panel), right = load(panel + 8);
+        for (int r = 0; r < R; ++r) {
+            const Floats number = all(x[r * stride + k]);
+            y[r][0] = fused(number, left, y[r][0]);
+            y[r][1] = fused(number, right, y[r][1]);
+        }
+    }
+}
+
+// Sums of whole numbers, which are exact: 255 * 64 * wide stays below 2^31, and two products below 2^15.
+#if defined(__AVX512VNNI__)
+
+constexpr int BYTE_ROWS = 6;
+
+template <int R>
+void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R][2]) {
+    __m512i total[R];
+    for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_si512();
+    for (int k = 0; k < deep; k += STEP, panel += PANEL * STEP) {
+        const __m512i w = _mm512_loadu_si512(panel);
+        for (int r = 0; r < R; ++r) {
+            int32_t four;
+            memcpy(&four, x + (long)r * deep + k, STEP);
+            total[r] = _mm512_dpbusd_epi32(total[r], _mm512_set1_epi32(four), w);
+        }
+    }
+    memcpy(y, total, sizeof total);
+}
+
+#elif defined(__AVX2__)
+
+constexpr int BYTE_ROWS = 4;  // their sums, and what they are made of, fill the registers
+
+template <int R>
+void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R][2]) {
+    __m256i total[R][2];
+    for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm256_setzero_si256();
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int k = 0; k < deep; k += STEP, panel += PANEL * STEP) {
+        const __m256i left = _mm256_loadu_si256((const __m256i*)panel);
+        const __m256i right = _mm256_loadu_si256((const __m256i*)(panel + 32));
+        for (int r = 0; r < R; ++r) {
+            int32_t four;
+            memcpy(&four, x + (long)r * deep + k, STEP);
+            const __m256i number = _mm256_set1_epi32(four);
+            total[r][0] = _mm256_add_epi32(total[r][0], _mm256_madd_epi16(_mm256_maddubs_epi16(number, left), ones));
+            total[r][1] = _mm256_add_epi32(total[r][1], _mm256_madd_epi16(_mm256_maddubs_epi16(number, right), ones));
+        }
+    }
+    memcpy(y, total, sizeof total);
+}
+
+#else
+
+constexpr int BYTE_ROWS = 4;
+
+template <int R>
+void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R][2]) {
+    int32_t total[R][PANEL] = {};
+    for (int k = 0; k < deep; k += STEP, panel += PANEL * STEP)
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < PANEL; ++j)
+                for (int i = 0; i < STEP; ++i) total[r][j] += x[(long)r * deep + k + i] * panel[j * STEP + i];
+    memcpy(y, total, sizeof total);
+}
+
+#endif
+
+inline void put(float* to, int room, Floats left, Floats right) {
+    if (room >= PANEL) {
+        store(to, left);
+        store(to + 8, right);
+        return;
+    }
+    float both[PANEL];
+    store(both, left);
+    store(both + 8, right);
+    memcpy(to, both, room * sizeof(float));
+}
+
+template <int R>
+void some_rows(const Matrix& m, const Vectors& v, int row, int panel, float* y, long stride) {
+    Floats found[R][2];
+    const int at = panel * PANEL;
+    if (m.bytes) {
+        Ints sums[R][2];
+        rows_of_bytes<R>(m.bytes + (long)panel * m.deep * PANEL, m.deep, v.bytes + (long)row * m.deep, sums);
+        for (int half = 0; half < 2; ++half) {
+            const Floats scale = load(m.scales + at + 8 * half);
+            Ints all_bytes;
+            memcpy(&all_bytes, m.sums + at + 8 * half, sizeof all_bytes);
+            for (int r = 0; r < R; ++r) {
+                const Floats exact = __builtin_convertvector(sums[r][half] - all_bytes * v.zeros[row + r], Floats);
+                found[r][half] = exact * (scale * v.scales[row + r]);
+            }
+        }
+    } else {
+        rows_of_floats<R>(m.floats + (long)panel * m.wide * PANEL, m.wide, v.floats + row * v.stride, v.stride, found);
+    }
+    const Floats left = load(m.bias + at), right = load(m.bias + at + 8);
+    for (int r = 0; r < R; ++r) put(y + r * stride, m.tall - at, found[r][0] + left, found[r][1] + right);
+}
+
+template <int R>
+void rest_of_rows(const Matrix& m, const Vectors& v, int row, int panel, float* y, long stride) {
+    if (v.count - row == R) return some_rows<R>(m, v, row, panel, y, stride);
+    if constexpr (R > 1) rest_of_rows<R - 1>(m, v, row, panel, y, stride);
+}
+
+template <int R>
+void product_of(const Matrix& m, const Vectors& v, int from, int to, float* y, long stride) {
+    for (int panel = from; panel < to; ++panel, y += PANEL) {
+        int row = 0;
+        for (; row + R <= v.count; row += R) some_rows<R>(m, v, row, panel, y + row * stride, stride);
+        rest_of_rows<R - 1>(m, v, row, panel, y + row * stride, stride);
+    }
+}
+
+void product(const Matrix& m, const Vectors& v, int from, int to, float* y, long stride) {
+    return m.bytes ? product_of<BYTE_ROWS>(m, v, from, to, y, stride) : product_of<6>(m, v, from, to, y, stride);
+}
+
+inline void store_bytes(uint8_t* to, Ints v) {
+#ifdef __AVX2__
+    const __m128i low = _mm256_castsi256_si128((__m256i)v), high = _mm256_extracti128_si256((__m256i)v, 1);
+    const __m128i words = _mm_packs_epi32(low, high);
+    _mm_storel_epi64((__m128i*)to, _mm_packus_epi16(words, words));
+#else
+    for (int i = 0; i < 8; ++i) to[i] = (uint8_t)v[i];
+#endif
+}
+
+// Each vector by itself: all from its least number to its largest are 0 to 255. No other vector has a say in that.
+void quantise(const Matrix& m, Vectors& v) {
+    const int wide = m.wide, even = wide / 8 * 8;
+    for (int row = 0; row < v.count; ++row) {
+        const float* x = v.floats + row * v.stride;
+        uint8_t* q = v.bytes + (long)row * m.deep;
+        Floats tops{}, depths{};
+        for (int k = 0; k < even; k += 8) {
+            const Floats number = load(x + k);
+            tops = larger(tops, number);
+            depths = larger(depths, -number);
+        }
+        float top = largest_of(tops), depth = largest_of(depths);
+        for (int k = even; k < wide; ++k) {
+            top = x[k] > top ? x[k] : top;
+            depth = -x[k] > depth ? -x[k] : depth;
+        }
+        const float range = top + depth, one = range > 0 ? 255.0f / range : 0.0f;
+        const float zero = (depth * one + MAGIC) - MAGIC;
+        v.scales[row] = range / 255.0f;
+        v.zeros[row] = (int32_t)zero;
+        for (int k = 0; k < even; k += 8) {
+            const Floats whole = -larger(-(((load(x + k) * one + MAGIC) - MAGIC) + zero), all(-255.0f));
+            store_bytes(q + k, __builtin_convertvector(whole, Ints));
+        }
+        for (int k = even; k < wide; ++k) {
+            const float whole = ((x[k] * one + MAGIC) - MAGIC) + zero;
+            q[k] = (uint8_t)(whole > 255.0f ? 255.0f : whole);
+        }
+        for (int k = wide; k < m.deep; ++k) q[k] = 0;
+    }
+}
+
+// ---- what stands between the products
+
+void norm(float* x, int count, int dim, const float* weight, const float* bias, float epsilon, float* y) {
+    const int even = dim / 8 * 8;
+    for (int row = 0; row < count; ++row, x += dim, y += dim) {
+        Floats sums{};
+        for (int k = 0; k < even; k += 8) sums += load(x + k);
+        float mean = sum_of(sums);
+        for (int k = even; k < dim; ++k) mean += x[k];
+        mean /= dim;
+        Floats squares{};
+        for (int k = 0; k < even; k += 8) {
+            const Floats off = load(x + k) - mean;
+            squares = fused(off, off, squares);
+        }
+        float spread = sum_of(squares);
+        for (int k = even; k < dim; ++k) spread += (x[k] - mean) * (x[k] - mean);
+        const float scale = 1.0f / sqrtf(spread / dim + epsilon);
+        for (int k = 0; k < even; k += 8) {
+            const Floats z = (load(x + k) - mean) * scale * load(weight + k);
+            store(y + k, bias ? z + load(bias + k) : z);
+        }
+        for (int k = even; k < dim; ++k) y[k] = (x[k] - mean) * scale * weight[k] + (bias ? bias[k] : 0.0f);
+    }
+}
+
+// erf by formula 7.1.26 of Abramowitz and Stegun; it is off by at most 1.5e-7.
+inline Floats erf_of(Floats x) {
+    const Floats far = larger(x, -x), t = 1.0f / (1.0f + 0.3275911f * far);
+    Floats p = all(1.061405429f);
+    for (const float term : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = fused(p, t, all(term));
+    const Floats y = 1.0f - p * t * exp_of(-far * far);
+    return pick(x < 0.0f, -y, y);
+}
+
+inline Floats activated(Activation which, Floats x) {
+    switch (which) {
+        case RELU: return larger(x, Floats{});
+        case GELU: return 0.5f * x * (1.0f + erf_of(x * 0.70710678f));
+        case GELU_TANH: return x / (1.0f + exp_of(-1.5957691216f * (x + 0.044715f * x * x * x)));
+        default: return x / (1.0f + exp_of(-x));
+    }
+}
+
+template <Activation WHICH>
+void activate_all(float* x, long count) {
+    for (; count >= 8; count -= 8, x += 8) store(x, activated(WHICH, load(x)));
+    if (count == 0) return;
+    float rest[8] = {};
+    memcpy(rest, x, count * sizeof(float));
+    store(rest, activated(WHICH, load(rest)));
+    memcpy(x, rest, count * sizeof(float));
+}
+
+void activate(Activation which, float* x, long count) {
+    switch (which) {
+        case RELU: return activate_all<RELU>(x, count);
+        case GELU: return activate_all<GELU>(x, count);
+        case GELU_TANH: return activate_all<GELU_TANH>(x, count);
+        case SILU: return activate_all<SILU>(x, count);
+    }
+}
+
+void add(float* x, const float* y, long count) {
+    for (long i = 0; i < count; ++i) x[i] += y[i];
+}
+
+void embed(float* x, const float* word, const float* position, float scale, int dim) {
+    for (int k = 0; k < dim; ++k) x[k] = word[k] * scale + position[k];
+}
+
+// ---- attention
+
+// Scores become weights that sum to one; what lies between count and the next multiple of 8 is written too.
+void softmax(float* scores, int count) {
+    const int full = (count + 7) / 8 * 8;
+    for (int i = count; i < full; ++i) scores[i] = -INFINITY;
+    Floats tops = load(scores);
+    for (int i = 8; i < full; i += 8) tops = larger(tops, load(scores + i));
+    const float top = largest_of(tops);
+    Floats sums{};
+    for (int i = 0; i < full; i += 8) {
+        const Floats raised = exp_of(load(scores + i) - top);
+        store(scores + i, raised);
+        sums += raised;
+    }
+    for (int i = count; i < full; ++i) {
+        sums[i % 8] -= scores[i];
+        scores[i] = 0.0f;
+    }
+    const float one = 1.0f / sum_of(sums);
+    for (int i = 0; i < full; i += 8) store(scores + i, load(scores + i) * one);
+}
+
+inline float dot(const float* a, const float* b, int dim) {
+    Floats sums{}, more{};
+    int k = 0;
+    for (; k + 16 <= dim; k += 16) {
+        sums = fused(load(a + k), load(b + k), sums);
+        more = fused(load(a + k + 8), load(b + k + 8), more);
+    }
+    for (; k + 8 <= dim; k += 8) sums = fused(load(a + k), load(b + k), sums);
+    float sum = sum_of(sums + more);
+    for (; k < dim; ++k) sum += a[k] * b[k];
+    return sum;
+}
+
+inline void mix(float* to, const float* value, float weight, int dim) {
+    int k = 0;
+    for (; k + 8 <= dim; k += 8) store(to + k, fused(load(value + k), all(weight), load(to + k)));
+    for (; k < dim; ++k) to[k] += value[k] * weight;
+}
+
+// What is to be read soon is asked for ahead: the rows of a past or a memory lie apart.
+constexpr int AHEAD = 4;
+
+inline void fetch(const float* from, long count) {
+    for (long k = 0; k < count; k += 16) __builtin_prefetch(from + k);
+}
+
+void look(const float* q, const float* keys, const float* values, const int* places, int count, long stride, int heads,
+          int head_dim, float* scratch, float* context) {
+    const long room = (count + 7) / 8 * 8, width = (long)heads * head_dim;
+    const float scale = 1.0f / sqrtf((float)head_dim);
+    for (int i = 0; i < count; ++i) {
+        if (i + AHEAD < count) fetch(keys + places[i + AHEAD] * stride, width);
+        const float* key = keys + places[i] * stride;
+        for (int h = 0; h < heads; ++h) scratch[h * room + i] = scale * dot(q + h * head_dim, key + h * head_dim, head_dim);
+    }
+    for (int h = 0; h < heads; ++h) softmax(scratch + h * room, count);
+    memset(context, 0, sizeof(float) * width);
+    for (int i = 0; i < count; ++i) {
+        if (i + AHEAD < count) fetch(values + places[i + AHEAD] * stride, width);
+        const float* value = values + places[i] * stride;
+        for (int h = 0; h < heads; ++h) mix(context + h * head_dim, value + h * head_dim, scratch[h * room + i], head_dim);
+    }
+}
+
+// Four queries of one head against all keys, which stand as columns: (head_dim, room).
+template <int N>
+void scores_of(const float* q, long stride, const float* columns, int head_dim, long room, float scale, float* scores) {
+    for (long at = 0; at < room; at += 16) {
+        Floats found[N][2] = {};
+        for (int d = 0; d < head_dim; ++d) {
+            const Floats left = load(columns + d * room + at), right = load(columns + d * room + at + 8);
+            for (int n = 0; n < N; ++n) {
+                const Floats number = all(q[n * stride + d]);
+                found[n][0] = fused(number, left, found[n][0]);
+                found[n][1] = fused(number, right, found[n][1]);
+            }
+        }
+        for (int n = 0; n < N; ++n) {
+            store(scores + n * room + at, found[n][0] * scale);
+            store(scores + n * room + at + 8, found[n][1] * scale);
+        }
+    }
+}
+
+template <int N>
+void read(const float* weights, long room, const float* values, long stride, int count, int head_dim, float* context,
+          long width) {
+    int d = 0;
+    for (; d + 16 <= head_dim; d += 16) {
+        Floats found[N][2] = {};
+        for (int i = 0; i < count; ++i) {
+            const Floats left = load(values + i * stride + d), right = load(values + i * stride + d + 8);
+            for (int n = 0; n < N; ++n) {
+                const Floats weight = all(weights[n * room + i]);
+                found[n][0] = fused(weight, left, found[n][0]);
+                found[n][1] = fused(weight, right, found[n][1]);
+            }
+        }
+        for (int n = 0; n < N; ++n) {
+            store(context + n * width + d, found[n][0]);
+            store(context + n * width + d + 8, found[n][1]);
+        }
+    }
+    for (; d < head_dim; ++d)
+        for (int n = 0; n < N; ++n) {
+            float sum = 0.0f;
+            for (int i = 0; i < count; ++i) sum += weights[n * room + i] * values[i * stride + d];
+            context[n * width + d] = sum;
+        }
+}
+
+template <int N>
+void some_queries(int first, const float* q, const float* columns, const float* values, int count, long stride,
+                  int head_dim, bool causal, float* scores, float* context, long width) {
+    const long room = (count + 15) / 16 * 16;
+    const int seen = causal ? first + N : count;
+    scores_of<N>(q + first * stride, stride, columns, head_dim, room, 1.0f / sqrtf((float)head_dim), scores);
+    for (int n = 0; n < N; ++n) {
+        const int own = causal ? first + n + 1 : count;
+        softmax(scores + n * room, own);
+        for (int i = own; i < seen; ++i) scores[n * room + i] = 0.0f;
+    }
+    read<N>(scores, room, values, stride, seen, head_dim, context + first * width, width);
+}
+
+void look_within(const float* q, const float* keys, const float* values, int count, long stride, int heads,
+                 int head_dim, bool causal, float* scratch, float* context) {
+    const long room = (count + 15) / 16 * 16, width = (long)heads * head_dim;
+    float *columns = scratch, *scores = scratch + room * head_dim;
+    for (int h = 0; h < heads; ++h, q += head_dim, keys += head_dim, values += head_dim, context += head_dim) {
+        for (int d = 0; d < head_dim; ++d) {
+            for (int i = 0; i < count; ++i) columns[d * room + i] = keys[i * stride + d];
+            for (long i = count; i < room; ++i) columns[d * room + i] = 0.0f;
+        }
+        int first = 0;
+        for (; first + 4 <= count; first += 4)
+            some_queries<4>(first, q, columns, values, count, stride, head_dim, causal, scores, context, width);
+        for (; first < count; ++first)
+            some_queries<1>(first, q, columns, values, count, stride, head_dim, causal, scores, context, width);
+    }
+}
+
+// ---- words
+
+void insert(Best& best, float logit, int word) {
+    int place = best.found < best.asked ? best.found++ : best.asked - 1;
+    for (; place > 0 && best.logits[place - 1] < logit; --place) {
+        best.logits[place] = best.logits[place - 1];
+        best.words[place] = best.words[place - 1];
+    }
+    best.logits[place] = logit;
+    best.words[place] = word;
+}
+
+// More logits of the words [first, first + count): they count in the sum, and those that may be said may be the best.
+void see(Best& best, float* logits, int first, int count, const int* banned, int bans) {
+    const int full = (count + 7) / 8 * 8;
+    for (int i = count; i < full; ++i) logits[i] = -INFINITY;
+    Floats tops = load(logits);
+    for (int i = 8; i < full; i += 8) tops = larger(tops, load(logits + i));
+    const float top = largest_of(tops);
+    if (top > best.top) {
+        best.sum *= expf(best.top - top);
+        best.top = top;
+    }
+    Floats sums{};
+    for (int i = 0; i < full; i += 8) sums += exp_of(load(logits + i) - best.top);
+    best.sum += sum_of(sums);
+    if (best.wanted >= first && best.wanted < first + count) best.wanted_logit = logits[best.wanted - first];
+    for (int i = 0; i < bans; ++i)
+        if (banned[i] >= first && banned[i] < first + count) logits[banned[i] - first] = -INFINITY;
+    for (int i = 0; i < full; i += 8) {
+        const float least = best.found < best.asked ? -INFINITY : best.logits[best.asked - 1];
+        const Floats eight = load(logits + i);
+        const Ints above = eight > least;
+        if (!(above[0] | above[1] | above[2] | above[3] | above[4] | above[5] | above[6] | above[7])) continue;
+        for (int lane = 0; lane < 8; ++lane)
+            if (best.found < best.asked ? eight[lane] > -INFINITY : eight[lane] > best.logits[best.asked - 1])
+                insert(best, eight[lane], first + i + lane);
+    }
+}
+
+}  // namespace
+
+const Kernels KERNELS = {NAME, quantise, product, norm, activate, add, embed, look, look_within, see};

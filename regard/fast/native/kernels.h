@@ -1,0 +1,75 @@
+// What is worth writing for each kind of processor: products of matrices with some vectors, and the loops between them.
+// kernels.cpp is compiled once for each; which one serves is decided when the program runs.
+#pragma once
+
+#include <cstdint>
+
+constexpr int PANEL = 16;  // outputs that are computed side by side
+constexpr int STEP = 4;    // inputs in bytes that are read at a time
+constexpr int MOST = 64;   // of a weight in whole numbers: 2 · 255 · 64 is below 2^15, so no sum of two can overflow
+
+struct Kernels;
+
+// W of y = Wx + b, laid out in panels of 16 rows: the numbers that meet one input stand together.
+struct Matrix {
+    const Kernels* by;
+    int tall, wide;         // outputs and inputs
+    int deep;               // inputs, rounded up to what is read at a time
+    int panels;             // outputs / 16, rounded up
+    float* floats;          // (panels, wide, 16), or
+    int8_t* bytes;          // (panels, deep / 4, 16, 4): what they are worth is scales[row] * byte
+    float* scales;          // (panels * 16)
+    int32_t* sums;          // (panels * 16) of the bytes in each row
+    float* bias;            // (panels * 16), zero where there is none
+};
+
+// Some vectors as a product takes them: as they are, and in whole numbers, each by its own scale.
+struct Vectors {
+    const float* floats;
+    long stride;            // between two of them
+    uint8_t* bytes;         // (count, deep): what they are worth is scales[row] * (byte - zeros[row])
+    float* scales;
+    int32_t* zeros;
+    int count;
+};
+
+enum Activation { RELU, GELU, GELU_TANH, SILU };
+
+// The best of the words seen so far, best first, and log of the sum of exp over all of them.
+struct Best {
+    float top, sum;         // the sum is of exp(logit - top)
+    int asked, found;
+    float* logits;
+    int* words;
+    int wanted;             // a word whose logit is asked for, or -1
+    float wanted_logit;
+};
+
+struct Kernels {
+    const char* name;
+    void (*quantise)(const Matrix&, Vectors&);
+    // Outputs of the panels [from, to) at y[row * stride + output - 16 * from].
+    void (*product)(const Matrix&, const Vectors&, int from, int to, float* y, long stride);
+    void (*norm)(float* x, int count, int dim, const float* weight, const float* bias, float epsilon, float* y);
+    void (*activate)(Activation, float* x, long count);
+    void (*add)(float* x, const float* y, long count);  // x += y
+    void (*embed)(float* x, const float* word, const float* position, float scale, int dim);
+    // One query of all heads looks at `count` keys, which lie `stride` apart at places[i], and reads the values.
+    void (*look)(const float* q, const float* keys, const float* values, const int* places, int count, long stride,
+                 int heads, int head_dim, float* scratch, float* context);
+    // All words of a sentence look at all, or at those before them.
+    void (*look_within)(const float* q, const float* keys, const float* values, int count, long stride, int heads,
+                        int head_dim, bool causal, float* scratch, float* context);
+    void (*see)(Best&, float* logits, int first, int count, const int* banned, int bans);
+};
+
+// Room that look and look_within need, in floats.
+inline long scratch_of(int count, int heads, int head_dim) {
+    const long keys = (count + 15) / 16 * 16;
+    return keys * (heads > head_dim + 4 ? heads : head_dim + 4) + 64;
+}
+
+extern const Kernels plain_kernels;
+#ifdef X86
+extern const Kernels avx2_kernels, vnni_kernels;
+#endif

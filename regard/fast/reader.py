@@ -1,0 +1,68 @@
+"""An encoder in one call: rows without padding go through all its blocks, some in each thread."""
+
+from __future__ import annotations
+
+from ctypes import byref
+
+import torch
+from torch import Tensor
+
+from regard.core.block import Encoder
+from regard.core.mask import Mask
+from regard.fast.build import Unbuilt, library
+from regard.fast.reading import Reading, Stack, Unable, meddled
+
+SHARE = 128  # tokens that are worth a thread
+
+
+class Reader:
+    """Reads with the weights as they are; what it cannot do (it says None) the blocks do themselves."""
+
+    def __init__(self, encoder: Encoder, *, whole: bool) -> None:
+        self.encoder, self.whole = encoder, whole
+        self.read: _Blocks | None = None
+        self.able = True
+
+    def __call__(self, x: Tensor, mask: Mask) -> Tensor | None:
+        """(B, T, dim) -> (B, T, dim), or packed rows (1, N, dim) likewise."""
+        lengths = _lengths(x, mask)
+        if lengths is None or not self._can(x) or not self._knows():
+            return None
+        assert self.read is not None
+        y = x.clone(memory_format=torch.contiguous_format)
+        tokens = x.shape[0] * x.shape[1]
+        threads = max(1, min(torch.get_num_threads(), tokens // SHARE))
+        stack = byref(self.read.blocks)
+        return y if library().regard_read(stack, y.data_ptr(), lengths.data_ptr(), len(lengths), threads) else None
+
+    def _can(self, x: Tensor) -> bool:
+        if not self.able or self.encoder.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        fits = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
+        return fits and not any(meddled(part) for part in self.encoder.modules())
+
+    def _knows(self) -> bool:
+        if self.read is None or not self.read.fits():
+            try:
+                self.read = _Blocks(self.encoder, whole=self.whole)
+            except (Unable, Unbuilt):
+                self.able = False
+        return self.able
+
+    def __deepcopy__(self, memo: object) -> None:
+        return None  # a copy of the encoder has weights of its own
+
+
+class _Blocks(Reading):
+    def __init__(self, encoder: Encoder, *, whole: bool) -> None:
+        super().__init__(encoder, whole=whole)
+        self.blocks: Stack = self.stack(encoder, torch.nn.Identity())
+
+
+def _lengths(x: Tensor, mask: Mask) -> Tensor | None:
+    """Of the rows, where each sees itself and nothing else; else None."""
+    if mask == Mask():
+        return torch.full((len(x),), x.shape[1], dtype=torch.int32)
+    if mask.spans is None or mask.causal:
+        return None
+    return torch.bincount(mask.spans.rows).int()

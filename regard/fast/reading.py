@@ -1,0 +1,142 @@
+"""What the native side has to know of a model: matrices, norms and tables in the order in which they are used.
+
+The structures are those of native/engine.cpp, field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import POINTER, Structure, c_float, c_int, c_void_p
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.attention import Attention
+from regard.core.block import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm
+from regard.core.linear import Linear, Product
+from regard.core.score import ScaledDot
+from regard.fast.matrix import Matrix
+
+
+class Norm(Structure):
+    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("epsilon", c_float)]
+
+
+class Blocked(Structure):
+    _fields_ = [
+        *((name, Norm) for name in ("around_attention", "around_cross", "around_feed_forward")),
+        *((name, c_void_p) for name in ("inward", "output", "query", "memory", "cross_output", "wide", "narrow")),
+    ]
+
+
+class Stack(Structure):
+    _fields_ = [
+        ("blocks", POINTER(Blocked)),
+        *((name, c_int) for name in ("count", "dim", "heads", "before", "activation")),
+        ("closing", Norm),
+    ]
+
+
+class Side(Structure):
+    _fields_ = [("words", c_void_p), ("positions", c_void_p), ("scale", c_float), ("norm", Norm)]
+
+
+class Model(Structure):
+    _fields_ = [("encoder", Stack), ("decoder", Stack), ("source", Side), ("target", Side), ("head", c_void_p)]
+
+
+class Unable(Exception):
+    """The accelerator does not know such a model."""
+
+
+class Reading:
+    """All that the accelerator has to know of a model, laid out once."""
+
+    def __init__(self, model: nn.Module, *, whole: bool) -> None:
+        self.whole = whole
+        self.held: list[Any] = []  # whatever the native side points at
+        self.of = model
+        if any(w.device.type != "cpu" or w.dtype != torch.float32 for w in model.parameters()):
+            raise Unable
+        self.marks = self._marks()
+
+    def fits(self) -> bool:
+        return self.marks == self._marks()
+
+    def _marks(self) -> list[int]:
+        return [mark for weight in self.of.parameters() for mark in (weight.data_ptr(), weight._version)]
+
+    def stack(self, blocks: nn.ModuleList, closing: nn.Module) -> Stack:
+        first = blocks[0]
+        if not isinstance(first, Block) or not isinstance(first.feed_forward, FeedForward):
+            raise Unable
+        named = _activation(first.feed_forward.activation)
+        listed = (Blocked * len(blocks))(*(self._block(block) for block in blocks))
+        self.held.append(listed)
+        before = isinstance(first.around_attention, PreNorm)
+        dim, heads = first.attention.dim, first.attention.heads
+        return Stack(listed, len(blocks), dim, heads, before, named, self.norm(closing))
+
+    def _block(self, block: nn.Module) -> Blocked:
+        assert isinstance(block, Block)
+        assert isinstance(block.feed_forward, FeedForward)
+        feed_forward = self.matrix(block.feed_forward.wide), self.matrix(block.feed_forward.narrow)
+        norms = [self._around(part) for part in (block.around_attention, block.around_cross, block.around_feed_forward)]
+        inward = self.matrix(*self._projections(block.attention)), self.matrix(block.attention.output)
+        if block.cross is None:
+            return Blocked(*norms, *inward, None, None, None, *feed_forward)
+        query, key, value = self._projections(block.cross)
+        outward = self.matrix(query), self.matrix(key, value), self.matrix(block.cross.output)
+        return Blocked(*norms, *inward, *outward, *feed_forward)
+
+    def _projections(self, attention: Attention) -> list[nn.Module]:
+        parts = [attention.score.query, attention.score.key, attention.value, attention.output]
+        if type(attention.score) is not ScaledDot or not all(isinstance(part, Linear) for part in parts):
+            raise Unable
+        return parts[:3]
+
+    def _around(self, residual: nn.Module | None) -> Norm:
+        if residual is None:
+            return Norm()
+        if not isinstance(residual, PostNorm) or isinstance(residual.norm, nn.Identity):
+            raise Unable
+        return self.norm(residual.norm)
+
+    def norm(self, norm: nn.Module) -> Norm:
+        if isinstance(norm, nn.Identity):
+            return Norm()
+        if not isinstance(norm, nn.LayerNorm):
+            raise Unable
+        return Norm(self.numbers(norm.weight), self.numbers(norm.bias), norm.eps)
+
+    def matrix(self, *parts: Any) -> c_void_p:
+        """Several matrices under each other are one."""
+        if not all(isinstance(part, Product) for part in parts):
+            raise Unable
+        biases = [part.bias for part in parts if part.bias is not None]
+        bias = torch.cat(biases) if biases else None
+        self.held.append(Matrix(torch.cat([part.weight for part in parts]), bias, whole=self.whole))
+        return self.held[-1].pointer
+
+    def numbers(self, t: Tensor | None) -> int | None:
+        if t is None:
+            return None
+        self.held.append(t.detach().contiguous())
+        return self.held[-1].data_ptr()
+
+
+def _activation(function: Callable[[Tensor], Tensor]) -> int:
+    """Its place among those that are known. One that has settings is copied with its model."""
+    for place, known in enumerate(ACTIVATIONS.values()):
+        if known is function:
+            return place
+        if isinstance(known, partial) and isinstance(function, partial) and known.func is function.func:
+            return place
+    raise Unable
+
+
+def meddled(part: nn.Module) -> bool:
+    """Somebody watches, silences or hooks it."""
+    return bool(part._forward_hooks or part._forward_pre_hooks or (isinstance(part, Attention) and part.minded))

@@ -1,0 +1,194 @@
+"""A whole search in one call: a Transformer or a GPT as the accelerator reads it.
+
+    model  ─ matrices, norms and tables in their order ─▶  Model (native/engine.cpp)  ─ Ask ─▶  hypotheses
+
+In fp32 the words are those of decode/search.py. What it cannot do (`Writer.__call__` says None) is searched for there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from ctypes import Structure, byref, c_int, c_void_p
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.autoregressive import Autoregressive
+from regard.decode.line import Hypothesis
+from regard.fast.build import Unbuilt, library
+from regard.fast.reading import Model, Norm, Reading, Side, Stack, Unable, meddled
+from regard.models.gpt import GPT
+from regard.models.transformer import Transformer
+
+SHARE = 8  # sentences that are worth a thread
+
+
+class _Ask(Structure):
+    _fields_ = [
+        *((name, c_int) for name in ("sentences", "keep", "expand", "end", "shortest", "bans")),
+        *((name, c_int) for name in ("prompt_length", "prefix_length", "longest")),
+        *((name, c_void_p) for name in ("banned", "source", "source_lengths", "prompt", "prefixes")),
+        *((name, c_void_p) for name in ("limits", "penalties")),
+    ]
+
+
+class _Answers(Structure):
+    _fields_ = [(name, c_void_p) for name in ("counts", "lengths", "finished", "scores", "logprobs", "tokens", "rows")]
+
+
+class Writer:
+    """Searches with a model's weights as they were when it first wrote; once they have changed, it steps aside."""
+
+    def __init__(self, model: Autoregressive, *, whole: bool) -> None:
+        self.model, self.whole = model, whole
+        self.read: _Whole | None = None
+        self.able = isinstance(model, Transformer | GPT)
+
+    def __call__(
+        self,
+        source: Tensor | None,
+        real: Tensor | None,
+        prompt: Tensor,
+        *,
+        eos: int,
+        limit: int | Tensor,
+        keep: int = 1,
+        expand: int | None = None,
+        penalty: Callable[[int], float] | None = None,
+        shortest: int = 0,
+        banned: Sequence[int] = (),
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> list[list[Hypothesis]] | None:
+        """For each row of the prompt its `keep` best answers, best first; None where the plain search is to be asked.
+
+        `shortest` and `banned` are the filters `at_least` and `never`; everything else is as in `decode.beam`.
+        """
+        limits = _ints(torch.full((len(prompt),), limit) if isinstance(limit, int) else limit)
+        lengths = None if source is None else _lengths(source, real)
+        longest = int(limits.max())
+        steps = prompt.shape[1] + longest - 1
+        if not self._can(source, lengths, prompt, steps) or int(limits.min()) < 1 or not self._knows():
+            return None
+        sources = None if source is None else _ints(source if real is None else source[real])
+        costs = [1.0 if penalty is None or n == 0 else penalty(n) for n in range(longest + 2)]
+        given = (
+            torch.tensor(banned, dtype=torch.int32), sources, lengths, _ints(prompt), begun := _begun(prefixes), limits,
+            torch.tensor(costs, dtype=torch.float64),
+        )  # fmt: skip
+        ask = _Ask(
+            len(prompt), keep, expand or keep, eos, shortest, len(banned), prompt.shape[1], begun.shape[1], longest + 1,
+            *(None if t is None else t.data_ptr() for t in given),
+        )  # fmt: skip
+        model, tables = self._placed(steps, 0 if lengths is None else int(lengths.max()))
+        found = _Found(len(prompt), keep, longest + 1)
+        threads = max(1, min(torch.get_num_threads(), len(prompt) // SHARE))
+        enough = library().regard_search(byref(model), byref(ask), byref(found.answers), threads)
+        del given, tables  # the native side pointed at them until here
+        return found.hypotheses() if enough else None
+
+    def _can(self, source: Tensor | None, lengths: Tensor | None, prompt: Tensor, steps: int) -> bool:
+        """Such a question is one for it."""
+        model = self.model
+        if not self.able or model.training or (model.longest is not None and steps > model.longest):
+            return False
+        if model.sourced != (lengths is not None) or (model.sourced and prompt.shape[1] > 1):
+            return False
+        if source is not None and not _within(source, model.source_words):  # type: ignore[arg-type]
+            return False
+        return _within(prompt, model.words) and not any(meddled(part) for part in model.modules())
+
+    def _knows(self) -> bool:
+        """It has read the weights as they are now."""
+        if self.read is None or not self.read.fits():
+            try:
+                self.read = _Whole(self.model, whole=self.whole)
+            except (Unable, Unbuilt):
+                self.able = False
+        return self.able
+
+    def _placed(self, steps: int, longest: int) -> tuple[Model, list[Tensor]]:
+        """The model with positions as far as they are needed, for this search alone: waves have no end."""
+        assert self.read is not None
+        model = Model.from_buffer_copy(self.read.model)
+        tables = [_table(self.model.positions(0, steps))]  # type: ignore[operator]
+        model.target.positions = tables[0].data_ptr()
+        if longest:
+            tables.append(_table(self.model.source_positions(0, longest)))  # type: ignore[operator]
+            model.source.positions = tables[1].data_ptr()
+        return model, tables
+
+    def __deepcopy__(self, memo: object) -> None:
+        return None  # a copy of the model has weights of its own
+
+
+class _Whole(Reading):
+    """A model that writes."""
+
+    def __init__(self, model: Autoregressive, *, whole: bool) -> None:
+        super().__init__(model, whole=whole)
+        self.model = self._transformer(model) if isinstance(model, Transformer) else self._gpt(model)
+
+    def _transformer(self, model: Transformer) -> Model:
+        scale = model.config.dim**0.5 if model.config.scaled else 1.0
+        return Model(
+            self.stack(model.encoder, model.encoder_norm),
+            self.stack(model.decoder, model.decoder_norm),
+            Side(self.numbers(model.source_words.weight), None, scale, self.norm(model.source_norm)),
+            Side(self.numbers(model.words.weight), None, scale, self.norm(model.norm)),
+            self.matrix(model.head),
+        )
+
+    def _gpt(self, model: nn.Module) -> Model:
+        if not isinstance(model, GPT) or model.inputs is not None:
+            raise Unable
+        words = Side(self.numbers(model.words.weight), None, 1.0, Norm())
+        return Model(Stack(), self.stack(model.blocks, model.norm), Side(), words, self.matrix(model.head))
+
+
+class _Found:
+    """Room for the answers, which the native side fills."""
+
+    def __init__(self, sentences: int, keep: int, longest: int) -> None:
+        self.counts = torch.zeros(sentences, dtype=torch.int32)
+        self.lengths, self.finished = (torch.zeros(sentences, keep, dtype=torch.int32) for _ in range(2))
+        self.scores, self.logprobs = (torch.zeros(sentences, keep, dtype=torch.float64) for _ in range(2))
+        self.tokens, self.rows = (torch.zeros(sentences, keep, longest, dtype=torch.int32) for _ in range(2))
+        parts = self.counts, self.lengths, self.finished, self.scores, self.logprobs, self.tokens, self.rows
+        self.answers = _Answers(*(part.data_ptr() for part in parts))
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        return [[self._one(s, i) for i in range(count)] for s, count in enumerate(self.counts.tolist())]
+
+    def _one(self, sentence: int, place: int) -> Hypothesis:
+        at = sentence, place
+        length, finished = int(self.lengths[at]), bool(self.finished[at])
+        tokens, rows = self.tokens[at][:length].tolist(), self.rows[at][: length + finished].tolist()
+        return Hypothesis(tuple(tokens), float(self.scores[at]), float(self.logprobs[at]), finished, tuple(rows))
+
+
+def _lengths(source: Tensor, real: Tensor | None) -> Tensor | None:
+    """Of sources that begin at the left, none of them empty; else None."""
+    if real is None:
+        return torch.full((len(source),), source.shape[1], dtype=torch.int32)
+    lengths = real.sum(1)
+    begins = torch.equal(real, torch.arange(real.shape[1], device=real.device) < lengths[:, None])
+    return _ints(lengths) if begins and int(lengths.min()) > 0 else None
+
+
+def _begun(prefixes: Sequence[Sequence[int]] | None) -> Tensor:
+    """(rows, T) padded with -1; without prefixes, nothing."""
+    most = max(map(len, prefixes or [[]]))
+    return torch.tensor([[*row, *[-1] * (most - len(row))] for row in prefixes or [[]]], dtype=torch.int32)
+
+
+def _within(tokens: Tensor, words: nn.Embedding) -> bool:
+    low, high = tokens.aminmax()
+    return int(low) >= 0 and int(high) < words.num_embeddings
+
+
+def _table(positions: Tensor) -> Tensor:
+    return positions.detach().float().contiguous()
+
+
+def _ints(t: Tensor) -> Tensor:
+    return t.to("cpu", torch.int32).contiguous()

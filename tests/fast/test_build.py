@@ -1,0 +1,126 @@
+"""The library is whole or not there, is found again, and says in one sentence why there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from regard.fast import build
+from regard.fast.build import Unbuilt
+
+COMPILER = """#!/bin/sh
+test "$1" = --version && { echo 1.0; exit; }
+while test "$1" != -o; do shift; done
+echo made >> "$(dirname "$0")/log"
+echo whole > "$2"
+"""
+BROKEN = """#!/bin/sh
+test "$1" = --version && { echo 1.0; exit; }
+echo "engine.cpp:1: error: no such luck" >&2
+exit 1
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a compiler that is quick."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    use(COMPILER, tmp_path, monkeypatch)
+    return tmp_path / "cache" / "regard"
+
+
+def use(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = folder / "compiler"
+    compiler.write_text(script)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+
+
+def compiled(folder: Path) -> int:
+    return len((folder / "log").read_text().splitlines())
+
+
+def test_it_is_compiled_once_and_found_again(home: Path, tmp_path: Path) -> None:
+    first = build._kept(build.compiler())
+    assert first.parent == home
+    assert first.read_text() == "whole\n"
+    times = compiled(tmp_path)
+    assert build._kept(build.compiler()) == first
+    assert compiled(tmp_path) == times
+
+
+def test_another_compiler_makes_another_library(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = build._kept(build.compiler())
+    use(COMPILER.replace("1.0", "2.0"), tmp_path, monkeypatch)
+    assert build._kept(build.compiler()) != first
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-g"))
+    assert len({build._kept(build.compiler()), *home.iterdir()}) == 3
+
+
+def test_two_at_once_do_no_harm_and_leave_nothing_behind(home: Path) -> None:
+    threads = [Thread(target=build._kept, args=(build.compiler(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (only,) = home.iterdir()
+    assert only.read_text() == "whole\n"
+
+
+def test_without_a_home_it_goes_to_a_temporary_folder(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
+    assert build._kept(build.compiler()).is_relative_to(tmp_path)
+
+
+def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(BROKEN, tmp_path, monkeypatch)
+    with pytest.raises(
+        Unbuilt, match=r"could not compile .*: engine.cpp:1: error: no such luck; name another compiler"
+    ):
+        build._kept(build.compiler())
+    assert not any(home.iterdir())
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(Unbuilt, match=r"needs a C\+\+ compiler, and none was found; install g\+\+, or write"):
+        build.compiler()
+
+
+def test_a_compiler_may_have_words_of_its_own(home: Path) -> None:
+    os.environ["CXX"] += " -fast"
+    assert build.compiler()[1:] == ["-fast"]
+
+
+def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_FAST", "off")
+    with pytest.raises(Unbuilt, match="REGARD_FAST=off turns the accelerator off; unset it, or write arithmetic fp32"):
+        build.library.__wrapped__()
+
+
+def test_what_cannot_be_loaded_is_told_of(home: Path) -> None:
+    with pytest.raises(Unbuilt, match=r"cannot be loaded: .*; remove it, or write arithmetic fp32"):
+        build.library.__wrapped__()
+
+
+def test_what_the_packages_build_has_made_is_taken_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.mkdir(parents=True)
+    for source in build.NATIVE.glob("*.[ch]*"):
+        (home / source.name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(build, "NATIVE", home)
+    made = build.build(home, build.compiler(), build._name(build.FLAGS))
+    loaded: list[str] = []
+    monkeypatch.setattr(ctypes, "CDLL", loaded.append)
+    monkeypatch.setattr(build, "_declared", lambda found: found)
+    build.library.__wrapped__()
+    assert loaded == [str(made)]

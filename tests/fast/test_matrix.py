@@ -1,0 +1,123 @@
+"""In bytes, a product is exactly what whole numbers give; in floats it is torch's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from regard.fast.build import Unbuilt, library
+from regard.fast.matrix import Matrix, in_bytes
+
+PROCESSORS = ["plain C++", "AVX2", "AVX-512 VNNI"]
+SHAPES = [(1, 1), (3, 5), (16, 4), (17, 33), (100, 64), (40, 7), (15, 130)]  # outputs and inputs
+COUNTS = [1, 2, 3, 4, 5, 6, 7, 13]
+
+
+@pytest.fixture(autouse=True)
+def accelerator() -> None:
+    try:
+        library()
+    except Unbuilt as error:
+        pytest.skip(str(error))
+
+
+def made(weight: Tensor, bias: Tensor | None = None, *, whole: bool, by: str | None = None) -> Matrix:
+    try:
+        return Matrix(weight, bias, whole=whole, kernels=by)
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+def exact(x: Tensor, weight: Tensor) -> np.ndarray:
+    """The same in whole numbers of 64 bits."""
+    vectors, rows, nothing = x.numpy(), weight.numpy(), np.float32(0)
+    top, depth = (np.maximum(sign * vectors, nothing).max(1, keepdims=True) for sign in (1, -1))
+    zero = np.rint(depth * (np.float32(255) / (top + depth)))
+    bytes_of_x = np.minimum(np.rint(vectors * (np.float32(255) / (top + depth))) + zero, 255)
+    largest = np.abs(rows).max(1, keepdims=True)
+    bytes_of_w = np.rint(rows * (np.float32(64) / largest))
+    total = (bytes_of_x - zero).astype(np.int64) @ bytes_of_w.astype(np.int64).T
+    scale = (largest / np.float32(64)).T * ((top + depth) / np.float32(255))
+    return total.astype(np.float32) * scale
+
+
+@pytest.mark.parametrize("by", PROCESSORS)
+@pytest.mark.parametrize(("tall", "wide"), SHAPES)
+def test_a_product_in_bytes_is_the_exact_one_of_whole_numbers(tall: int, wide: int, by: str) -> None:
+    weight = torch.randn(tall, wide)
+    matrix = made(weight, whole=True, by=by)
+    for count in COUNTS:
+        x = torch.randn(count, wide) * torch.rand(count, 1).exp()
+        np.testing.assert_array_equal(matrix.product(x).numpy(), exact(x, weight))
+
+
+@pytest.mark.parametrize("by", PROCESSORS)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_numbers_there_are_do_not_overflow(sign: float, by: str) -> None:
+    """Every product of two bytes is as large as it can be, and so is the sum of two of them."""
+    wide = 4096
+    weight, x = torch.full((16, wide), sign), torch.ones(4, wide)
+    np.testing.assert_array_equal(made(weight, whole=True, by=by).product(x).numpy(), np.full((4, 16), sign * wide))
+
+
+@pytest.mark.parametrize("by", PROCESSORS)
+@pytest.mark.parametrize(("tall", "wide"), SHAPES)
+def test_a_product_in_floats_is_torchs(tall: int, wide: int, by: str) -> None:
+    weight, bias = torch.randn(tall, wide), torch.randn(tall)
+    matrix = made(weight, bias, whole=False, by=by)
+    for count in COUNTS:
+        x = torch.randn(count, wide)
+        torch.testing.assert_close(matrix.product(x), x @ weight.T + bias, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("by", PROCESSORS)
+def test_a_vector_becomes_the_same_whoever_stands_beside_it(by: str, whole: bool) -> None:
+    matrix = made(torch.randn(37, 50), torch.randn(37), whole=whole, by=by)
+    x = torch.randn(401, 50)
+    together = matrix.product(x)
+    assert torch.equal(together, torch.cat([matrix.product(row) for row in x.split([1] * 9 + [392])]))
+    assert torch.equal(together[5:17], matrix.product(x[5:17]))
+    beside = torch.cat([x[:1], 1000 * x])
+    assert torch.equal(matrix.product(beside)[:1], together[:1])
+
+
+def test_all_processors_agree_in_bytes_to_the_last_bit() -> None:
+    weight, bias, x = torch.randn(33, 70), torch.randn(33), torch.randn(9, 70)
+    best = made(weight, bias, whole=True).product(x)
+    for by in PROCESSORS:
+        try:
+            other = Matrix(weight, bias, whole=True, kernels=by)
+        except ValueError:
+            continue
+        assert torch.equal(other.product(x), best)
+
+
+def test_nothing_becomes_the_bias() -> None:
+    matrix = made(torch.randn(5, 6), bias := torch.randn(5), whole=True)
+    assert torch.equal(matrix.product(torch.zeros(2, 3, 6)), bias.expand(2, 3, 5))
+    empty = made(torch.zeros(5, 6), bias, whole=True)
+    assert torch.equal(empty.product(torch.randn(4, 6)), bias.expand(4, 5))
+    assert matrix.product(torch.empty(0, 6)).shape == (0, 5)
+
+
+def test_in_bytes_a_product_is_off_by_little() -> None:
+    """Of normal numbers; the two roundings are independent, and so is what they do to each term of the sum."""
+    weight, x = torch.randn(256, 512), torch.randn(64, 512)
+    right = x @ weight.T
+    off = made(weight, whole=True).product(x) - right
+    assert 0.005 < float(off.std() / right.std()) < 0.025
+
+
+def test_what_is_small_or_too_wide_stays_as_it_is() -> None:
+    assert in_bytes(torch.randn(8, 8), None) is None
+    assert in_bytes(torch.zeros(1, 2**17 + 1), None) is None
+    assert in_bytes(torch.zeros(256, 256), None) is not None
+    assert in_bytes(torch.zeros(256, 256, dtype=torch.float64), None) is None
+
+
+def test_kernels_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="cannot run the kernels for abacus; leave them out"):
+        Matrix(torch.ones(1, 1), None, whole=True, kernels="abacus")

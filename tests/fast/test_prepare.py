@@ -1,0 +1,113 @@
+"""A loaded run answers as before in fp32, and nearly so in int8, by whatever way it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.data.spoken import spoken
+from regard.errors import ConfigError
+from regard.fast import Unbuilt, library, matrix, prepare
+from regard.models import bert, gpt, seq2seq
+from regard.pipeline import load
+from regard.pipeline.rewrite import load_rewriter
+from tests.tiny import trained
+
+
+@pytest.fixture(autouse=True)
+def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        library()
+    except Unbuilt as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(matrix, "LARGE", 1)  # small matrices are large
+
+
+def texts(count: int = 24) -> list[str]:
+    return [source for _, source, _ in spoken(("en", "de"), "valid", count)]
+
+
+@pytest.mark.parametrize("how", [{}, {"beam": 3, "nbest": 2}, {"beam": 2, "shortest": 3, "prefixes": ["z"] * 24}])
+def test_a_run_answers_as_without_it(how: dict[str, Any]) -> None:
+    run = load_rewriter(trained())
+    quick = run.answer(texts(), **how)
+    assert run.model.writer.read is not None, "it was not asked"
+    run.model.writer = None
+    for ours, theirs in zip(quick, run.answer(texts(), **how), strict=True):
+        assert ours.texts == theirs.texts
+        for one, other in zip(ours.hypotheses, theirs.hypotheses, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("how", [{"sample": True}, {"coverage": 0.2, "beam": 2}, {"block_ngram": 2}])
+def test_what_only_the_plain_search_can_do_is_left_to_it(how: dict[str, Any]) -> None:
+    run = load_rewriter(trained())
+    run.answer(texts(3), **how)
+    assert run.model.writer.read is None
+
+
+def test_in_int8_a_run_answers_nearly_as_it_did() -> None:
+    """Those whose scores are near are most; the tiny run is unsure of many."""
+    exact, rough = (load_rewriter(trained(), arithmetic=name) for name in ("fp32", "int8"))
+    pairs = zip(exact.answer(texts()), rough.answer(texts()), strict=True)
+    alike = [(a.hypotheses[0], b.hypotheses[0]) for a, b in pairs if a.texts == b.texts]
+    assert len(alike) >= 18
+    assert max(abs(a.logprob - b.logprob) for a, b in alike) < 1.0
+    assert any(a.logprob != b.logprob for a, b in alike)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: bert.Bert(bert.Config(vocab=30, dim=64, heads=4, layers=2, hidden=128)), lambda m, t: m(t)),
+        (lambda: gpt.GPT(gpt.Config(vocab=30, dim=64, heads=4, layers=2)), lambda m, t: m.step(t, m.start())[0]),
+        (
+            lambda: seq2seq.Seq2Seq(seq2seq.Config(vocab=30, dim=32, embedding=32)),
+            lambda m, t: m.step(t[:, :1], m.start(t))[0],
+        ),
+    ],
+)
+def test_in_int8_every_system_computes_nearly_the_same_and_each_row_by_itself(
+    model: Callable[[], Any], said: Callable[[Any, Any], torch.Tensor]
+) -> None:
+    torch.manual_seed(0)
+    system, tokens = model().eval(), torch.randint(4, 30, (5, 6))
+    with torch.inference_mode():
+        right = said(system, tokens)
+        found = said(prepare(system, "int8"), tokens)
+        assert 0 < float((found - right).std() / right.std()) < 0.1
+        torch.testing.assert_close(said(system, tokens[2:3]), found[2:3], atol=1e-5, rtol=1e-5)
+
+
+def test_what_it_is_asked_for_and_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="arithmetic: 'int9' is not known; did you mean 'int8'"):
+        load(trained(), arithmetic="int9")
+
+    def none() -> None:
+        raise Unbuilt("there is no compiler; install one")
+
+    monkeypatch.setattr("regard.fast.library", none)
+    load(trained())
+    with pytest.raises(Unbuilt, match="there is no compiler; install one"):
+        load(trained(), arithmetic="int8")
+    meta = bert.Bert(bert.Config(vocab=30, dim=64, heads=4, layers=1)).to("meta")
+    monkeypatch.setattr("regard.fast.library", lambda: None)
+    with pytest.raises(ConfigError, match="int8 is for CPUs, but the model is elsewhere; write device cpu, or fp32"):
+        prepare(meta, "int8")
+
+
+def test_the_command_line_takes_it(said: Callable[..., str], told: Callable[..., str]) -> None:
+    run, text = trained(), texts(1)[0]
+    assert said("predict", run, text, "--arithmetic", "int8").strip()
+    assert "int8" in told(2, "predict", run, text, "--arithmetic", "int7")
+
+
+def test_a_score_in_int8_is_not_the_runs_own(said: Callable[..., str]) -> None:
+    run = Path(trained())
+    before = (run / "evaluation.json").read_bytes()
+    said("evaluate", run, "--arithmetic", "int8", "--json")
+    assert (run / "evaluation.json").read_bytes() == before

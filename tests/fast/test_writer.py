@@ -1,0 +1,273 @@
+"""The search in one call says what the plain search says, word for word; where it cannot, it steps aside."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.core.watch import silence, watch
+from regard.decode import Hypothesis, beam, greedy
+from regard.decode.filters import at_least, never
+from regard.decode.search import average, none, wu
+from regard.fast.build import Unbuilt, library
+from regard.fast.writer import Writer
+from regard.models import gpt, seq2seq, transformer
+
+END = 2
+Model = transformer.Transformer | gpt.GPT
+
+
+@pytest.fixture(autouse=True)
+def accelerator() -> None:
+    try:
+        library()
+    except Unbuilt as error:
+        pytest.skip(str(error))
+
+
+# ---- models and questions
+
+
+def drawn(dice: random.Random, *, writes_only: bool) -> Model:
+    """Any model that the accelerator knows."""
+    pick = dice.choice
+    torch.manual_seed(dice.randrange(10**6))
+    heads = pick([1, 2, 3])
+    shared = {
+        "vocab": pick([11, 40, 530]), "dim": heads * pick([8, 11, 16]), "heads": heads, "context": 64,
+        "norm": pick(["pre", "post"]), "activation": pick(["relu", "gelu", "gelu_tanh", "silu"]),
+        "bias": pick([True, False]), "layers": pick([1, 2]), "hidden": pick([9, 32]),
+    }  # fmt: skip
+    if writes_only:
+        return restless(gpt.GPT(gpt.Config(**shared, tied=pick([True, False]))))
+    own = pick([None, 17])
+    tied = pick(["target", "none"]) if own else pick(["all", "words", "target", "none"])
+    return restless(
+        transformer.Transformer(
+            transformer.Config(
+                **shared, source_vocab=own, tied=tied, decoder_layers=pick([None, 1]),
+                positions=pick(["sinusoidal", "halves", "learned"]), source_positions=pick(["shared", "own"]),
+                offset=pick([0, 2]), scaled=pick([True, False]), embedding_norm=pick([True, False]),
+                head_bias=pick([True, False]),
+            )
+        )
+    )  # fmt: skip
+
+
+def restless(model: Any) -> Any:
+    """Larger matrices than at birth: what is said hangs on everything before it, and no two answers are alike."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * (0.4 if weight.ndim > 1 else 0.2))
+    return model.eval()
+
+
+def asked(model: Model, dice: random.Random, rows: int) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    """A source, what of it is real, and a prompt."""
+    if not model.sourced:
+        return None, None, torch.randint(model.words.num_embeddings, (rows, dice.choice([1, 2, 7])))
+    longest = dice.choice([1, 6, 20])
+    lengths = torch.tensor([longest, *(dice.randint(1, longest) for _ in range(rows - 1))])
+    source = torch.randint(model.source_words.num_embeddings, (rows, longest))
+    return source, torch.arange(longest) < lengths[:, None], torch.ones(rows, 1, dtype=torch.long)
+
+
+@torch.inference_mode()
+def plain(model: Model, source: Tensor | None, real: Tensor | None, prompt: Tensor, **how: Any) -> Any:
+    filters = [never(*banned)] if (banned := how.pop("banned", ())) else []
+    filters += [at_least(shortest, END)] if (shortest := how.pop("shortest", 0)) else []
+    state = model.start(source, real, rows=len(prompt))
+    if "penalty" not in how:
+        return [[h] for h in greedy(model.step, state, prompt, eos=END, filters=tuple(filters), **how)]
+    return beam(model.step, state, prompt, eos=END, filters=tuple(filters), **how)
+
+
+@torch.inference_mode()
+def quick(model: Model, *given: Tensor | None, whole: bool = False, **how: Any) -> Any:
+    return Writer(model, whole=whole)(*given, eos=END, **how)
+
+
+def same(quick: list[list[Hypothesis]], plain: list[list[Hypothesis]]) -> None:
+    for ours, theirs in zip(quick, plain, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one.tokens, one.finished, one.rows) == (other.tokens, other.finished, other.rows)
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+# ---- the laws
+
+
+@pytest.mark.parametrize("writes_only", [False, True])
+@pytest.mark.parametrize("seed", range(24))
+def test_it_finds_what_the_plain_search_finds(seed: int, writes_only: bool) -> None:
+    dice = random.Random(seed)
+    model, rows = drawn(dice, writes_only=writes_only), dice.choice([1, 2, 5])
+    given = asked(model, dice, rows)
+    how: dict[str, Any] = {"limit": torch.tensor([dice.randint(1, 12) for _ in range(rows)])}
+    if dice.random() < 0.8:
+        how |= {"keep": dice.choice([1, 2, 4]), "expand": dice.choice([None, 1, 2, 3])}
+        how |= {"penalty": dice.choice([wu(0.6), none(0.0), average(1.0)])}
+    if dice.random() < 0.3:
+        how["prefixes"] = [[dice.randrange(3, 9) for _ in range(dice.randint(0, 3))] for _ in range(rows)]
+    more = {"shortest": dice.choice([0, 2]), "banned": dice.choice([(), (0, 1)])}
+    same(quick(model, *given, **how, **more), plain(model, *given, **how, **more))
+
+
+def test_a_prefix_may_hold_the_end_and_what_is_never_said() -> None:
+    model = drawn(random.Random(1), writes_only=True)
+    given = asked(model, random.Random(1), 2)
+    how: dict[str, Any] = {"limit": 5, "keep": 3, "penalty": wu(0.6), "prefixes": [[0, END], [1]], "banned": (0, 1)}
+    same(quick(model, *given, **how), plain(model, *given, **how))
+
+
+def test_more_is_kept_than_there_are_words() -> None:
+    torch.manual_seed(0)
+    model = restless(gpt.GPT(gpt.Config(vocab=5, dim=16, heads=2, layers=1, context=32)))
+    given = asked(model, random.Random(0), 2)
+    how: dict[str, Any] = {"limit": 6, "keep": 7, "penalty": wu(0.6), "banned": (0, 1)}
+    same(quick(model, *given, **how), plain(model, *given, **how))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("writes_only", [False, True])
+def test_an_answer_does_not_depend_on_who_else_asks(writes_only: bool, whole: bool) -> None:
+    dice = random.Random(3)
+    model = drawn(dice, writes_only=writes_only)
+    source, real, prompt = asked(model, dice, 17)
+    how: dict[str, Any] = {"limit": 9, "keep": 3, "penalty": wu(0.6), "whole": whole}
+    together = quick(model, source, real, prompt, **how)
+    for row in (0, 7, 16):
+        alone = None if source is None or real is None else source[row : row + 1, real[row]]
+        (found,) = quick(model, alone, None, prompt[row : row + 1], **how)
+        assert [(h.tokens, h.score) for h in found] == [(h.tokens, h.score) for h in together[row]]
+    torch.set_num_threads(2)
+    try:
+        apart = quick(model, source, real, prompt, **how)
+    finally:
+        torch.set_num_threads(1)
+    assert [[(h.tokens, h.score) for h in best] for best in apart] == [
+        [(h.tokens, h.score) for h in best] for best in together
+    ]
+
+
+def test_in_bytes_it_is_the_model_that_it_was_given_but_for_rounding() -> None:
+    """Log-probabilities of what both say are near."""
+    torch.manual_seed(0)
+    model = restless(gpt.GPT(gpt.Config(vocab=50, dim=64, heads=4, layers=2, context=64)))
+    given = asked(model, random.Random(0), 8)
+    off = [
+        abs(ours[0].logprob - theirs[0].logprob)
+        for ours, theirs in zip(
+            quick(model, *given, limit=1, whole=True), quick(model, *given, limit=1), strict=True
+        )
+        if ours[0].tokens == theirs[0].tokens
+    ]  # fmt: skip
+    assert len(off) >= 6
+    assert 0 < max(off) < 0.5
+
+
+def test_weights_that_have_changed_are_read_again() -> None:
+    dice = random.Random(5)
+    model = drawn(dice, writes_only=True)
+    given = asked(model, dice, 3)
+    writer, said = Writer(model, whole=False), []
+    for _ in range(3):
+        with torch.inference_mode():
+            found = writer(*given, eos=END, limit=8)
+        assert found is not None
+        same(found, plain(model, *given, limit=8))
+        said.append([best[0].tokens for best in found])
+        with torch.no_grad():  # once in place, then by another tensor
+            model.blocks[0].feed_forward.wide.weight.add_(1.0)
+            model.words.weight = torch.nn.Parameter(torch.randn_like(model.words.weight))
+    assert said[0] != said[1] != said[2]
+
+
+# ---- it steps aside
+
+
+@pytest.fixture
+def model() -> transformer.Transformer:
+    torch.manual_seed(0)
+    config = transformer.Config(vocab=12, dim=16, heads=2, layers=1, hidden=16, positions="learned", context=16)
+    return restless(transformer.Transformer(config))
+
+
+SOURCE, PROMPT = torch.randint(12, (2, 5)), torch.ones(2, 1, dtype=torch.long)
+
+
+def says_something(model: Any, source: Tensor | None = SOURCE, real: Tensor | None = None, **how: Any) -> bool:
+    return quick(model, source, real, how.pop("prompt", PROMPT), limit=how.pop("limit", 4), **how) is not None
+
+
+def test_it_steps_aside_while_somebody_watches_silences_or_hooks(model: transformer.Transformer) -> None:
+    assert says_something(model)
+    with watch(model):
+        assert not says_something(model)
+    with silence(model, "decoder.0.cross", heads=[0]):
+        assert not says_something(model)
+    hook = model.decoder[0].register_forward_hook(lambda *_: None)
+    assert not says_something(model)
+    hook.remove()
+    assert says_something(model)
+
+
+def test_it_steps_aside_in_training_and_in_other_precisions(model: transformer.Transformer) -> None:
+    assert not says_something(model.train())
+    assert not says_something(copy.deepcopy(model).eval().double())
+    assert says_something(model.eval())
+
+
+def test_questions_that_it_cannot_answer_are_left_to_the_plain_search(model: transformer.Transformer) -> None:
+    real = torch.ones(2, 5, dtype=torch.bool)
+    assert says_something(model, real=real)
+    assert not says_something(model, real=real & (torch.arange(5) > 0))  # padded on the left
+    assert not says_something(model, real=real & torch.tensor([[True], [False]]))  # nothing to read
+    assert not says_something(model, limit=17)  # beyond the last position, for which the model has its own sentence
+    assert not says_something(model, SOURCE + 8)  # no such words, likewise
+    assert not says_something(model, prompt=PROMPT.repeat(1, 2))
+    assert not says_something(model, prompt=PROMPT + 11)
+    assert not says_something(model, limit=0)
+
+
+@pytest.mark.parametrize("settings", [{"score": "additive"}, {"normalise": "batch"}, {"normalise": "none"}])
+def test_other_scores_and_norms_are_left_to_the_plain_search(settings: dict[str, Any]) -> None:
+    config = transformer.Config(vocab=12, dim=16, heads=2, layers=1, hidden=16, **settings)
+    assert not says_something(transformer.Transformer(config).eval())
+
+
+def test_other_systems_are_left_to_the_plain_search() -> None:
+    assert not says_something(seq2seq.Seq2Seq(seq2seq.Config(vocab=12, dim=8, embedding=8)).eval())
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_a_copy_of_the_model_has_the_same_answers(activation: str) -> None:
+    model = restless(gpt.GPT(gpt.Config(vocab=20, dim=16, heads=2, layers=1, context=32, activation=activation)))
+    given = asked(model, random.Random(0), 2)
+    same(quick(copy.deepcopy(model), *given, limit=6), quick(model, *given, limit=6))
+
+
+def test_an_activation_of_ones_own_is_left_to_the_plain_search(model: transformer.Transformer) -> None:
+    model.decoder[0].feed_forward.activation = torch.tanh
+    assert not says_something(model)
+
+
+def test_a_copy_of_the_model_has_no_writer(model: transformer.Transformer) -> None:
+    model.writer = Writer(model, whole=False)
+    assert copy.deepcopy(model).writer is None
+
+
+def test_without_a_compiler_nobody_hears_of_it(model: transformer.Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unbuilt() -> None:
+        raise Unbuilt("there is none; do without")
+
+    build: Callable[[], None] = unbuilt
+    monkeypatch.setattr("regard.fast.matrix.library", build)
+    assert not says_something(model)
