@@ -1,0 +1,50 @@
+"""The comparisons that want a GPU, in at most eight minutes: what is compiled is compiled for all of them at once, then
+each has the machine to itself, for so many seconds at most.
+
+    python -m bench.gpu                  # all
+    python -m bench.gpu decode watch     # some
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import torch
+
+FILLED = ("train_translation", "pretrain")  # whose compiled kernels are kept by --fill
+SECONDS = {"decode": 150, "train_translation": 80, "pretrain": 80, "recurrent": 60, "tcn": 30, "watch": 20}
+
+
+def main(asked: Sequence[str]) -> None:
+    unknown = [name for name in asked if name not in SECONDS]
+    if unknown:
+        sys.exit(f"{', '.join(unknown)}: not known; there are {', '.join(SECONDS)}")
+    if not torch.cuda.is_available():
+        sys.exit("there is no GPU here; make bench runs what a CPU can")
+    names = [name for name in SECONDS if not asked or name in asked]
+    begun = time.monotonic()
+    fill([name for name in names if name in FILLED])
+    print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
+    late = [name for name in names if not run(name)]
+    print(f"{time.monotonic() - begun:.0f} s in all" + (f"; not finished: {', '.join(late)}" if late else ""))
+
+
+def fill(names: Sequence[str]) -> None:
+    work = [subprocess.Popen([sys.executable, "-m", f"bench.{name}", "--fill"]) for name in names]
+    for process in work:
+        process.wait()
+
+
+def run(name: str) -> bool:
+    """Whether it came to its end in time. What was measured until then is in results/."""
+    try:
+        return subprocess.run([sys.executable, "-m", f"bench.{name}"], timeout=SECONDS[name]).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
