@@ -69,8 +69,6 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
         ("doctor a b", "'b': one run folder at a time"),
         ("predict a x --baem 5", "baem: no such setting; did you mean 'beam'?"),
         ("predict a x --beam 0", "beam: must be greater than or equal to 1, but it is 0"),
-        ("look a", "look takes one input, but 0 came"),
-        ("look a two words", "look takes one input, but 2 came"),
     ],
 )
 def test_a_wrong_command(line: str, sentence: str, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +118,12 @@ def test_a_copied_recipe_never_overwrites(told: Told, tmp_path: Path) -> None:
         2, "recipes", "copy", "demo", target
     )
     assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize("words", [(), ("two", "hundred")])
+def test_one_input_is_looked_at(words: tuple[str, ...], told: Told) -> None:
+    sentence = f'look takes one input, but {len(words)} came; write it in quotes: regard look {tiny.trained()} "two'
+    assert sentence in told(2, "look", tiny.trained(), *words)
 
 
 def test_a_device_that_is_not_there(told: Told) -> None:

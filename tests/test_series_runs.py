@@ -173,10 +173,16 @@ def test_the_doctor_finds_nothing(name: str, capsys: pytest.CaptureFixture[str])
 
 
 @every
-def test_what_was_looked_at_can_be_drawn_where_there_is_attention(name: str) -> None:
+def test_what_was_looked_at_can_be_drawn_where_there_is_attention(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if RECIPES[name]["system"] != "gpt":
-        with pytest.raises(ConfigError, match=r"^this model has no attention to watch; take one that has"):
+        sentence = "this model has no attention to watch; take one that has, such as a Transformer"
+        with pytest.raises(ConfigError, match=f"^{sentence}$"):
             pipeline(name).look(ASKED[name])
+        for given in ([], ["no JSON"], [ASKED[name]]):
+            assert main(["look", str(trained(name)), *given]) == 2
+            assert capsys.readouterr().err == f"regard: {sentence}\n"
         return
     trace = pipeline(name).look(ASKED[name])
     for weights in trace.maps.values():

@@ -522,6 +522,10 @@ def test_a_run_is_measured_as_its_task_measures(
             r'task\.counted = "last_word" is of lines, but data\.documents = "file"; write documents = "line"',
         ),
         (
+            {"task": {"counted": "official_last_word"}},
+            r'task\.counted = "official_last_word" is of lines, but data\.documents = "file"; write documents = "line"',
+        ),
+        (
             {"task": {"counted": "last_word"}, "data": {"documents": "line"}, "train": {"metric": "bits"}},
             r"train\.metric: the task measures no 'bits'",
         ),

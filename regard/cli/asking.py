@@ -206,15 +206,18 @@ class LookOptions(DecodeConfig):
 
 def look(argv: list[str]) -> None:
     folder, texts, options, how = run_of(argv, LookOptions, inputs=True)
-    if len(texts) != 1:
-        raise ConfigError(
-            f'look takes one input, but {len(texts)} came; write it in quotes: regard look {folder} "two hundred"'
-        )
+    from regard.core.watch import attentions
     from regard.pipeline import load
     from regard.view.contract import trace_of
     from regard.view.terminal import draw
 
-    trace = trace_of(load(folder, device=options.device), texts[0], **how)
+    model = load(folder, device=options.device)
+    attentions(model.model)  # where there are none, whatever else was asked need not be mended
+    if len(texts) != 1:
+        raise ConfigError(
+            f'look takes one input, but {len(texts)} came; write it in quotes: regard look {folder} "two hundred"'
+        )
+    trace = trace_of(model, texts[0], **how)
     written: list[Path] = []
     if options.png or options.svg:
         from regard.view.plots import plot

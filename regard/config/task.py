@@ -55,9 +55,10 @@ class LanguageTask(TaskConfig):
 
     name: Literal["language"] = "language"
     """Running text: the next token from those before it."""
-    counted: Literal["every", "official", "last_word"] = "every"
+    counted: Literal["every", "official", "last_word", "official_last_word"] = "every"
     """What evaluation counts: every token but the first; "official": as the TCN's authors do, not the first
-    data.context tokens of the text either, or of ten parts of it in words; or the last word of each line (LAMBADA)."""
+    data.context tokens of the text either, or of ten parts of it in words; or the last word of each line (LAMBADA);
+    "official_last_word": as they do, who read the word too before they ask for it."""
 
 
 class MaskedTask(TaskConfig):

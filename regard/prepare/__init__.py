@@ -5,10 +5,14 @@ One module for each task. What is there already is kept, so that a run that was 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 from regard.config import Recipe
+from regard.data.corpora import doubt
+from regard.data.text import find
+from regard.errors import DataError
 from regard.prepare.shared import HELD, Count, Say, has
 from regard.tasks import Task
 
@@ -23,5 +27,16 @@ def prepare(
     `say` hears what is begun, `count` how many examples have been stored of it.
     """
     module = import_module(f"regard.prepare.{recipe.task.name}")
+    if not (folder / "data").exists():
+        _doubt(recipe, say)
     found: tuple[Recipe, Task] = module.prepare(recipe, folder, say, count)
     return found
+
+
+def _doubt(recipe: Recipe, say: Say) -> None:
+    """Tells of files that have the names of published ones and are others; of what cannot be read it is told later."""
+    data = recipe.data
+    for name in dict.fromkeys([*data.train, *data.valid, *data.test]):
+        with suppress(DataError, OSError):
+            if wrong := doubt(name, find(name)):
+                say(f"warning: {wrong}; training goes on")

@@ -16,6 +16,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError
 from regard.prepare.shared import HELD, Count, Say, check_context, check_metric, one_tokenizer, with_model
 from regard.tasks.language import Language, measured
+from regard.tasks.last_word import AHEAD
 
 LINES = 1000  # of a made task, held out
 
@@ -28,8 +29,8 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     if data.context >= data.longest:
         what = f"data.context = {data.context} leaves nothing to count of windows of data.longest = {data.longest}"
         raise ConfigError(f"{what}; write a smaller one")
-    if task.counted == "last_word" and data.documents != "line":
-        what = f'task.counted = "last_word" is of lines, but data.documents = "{data.documents}"'
+    if task.counted in AHEAD and data.documents != "line":
+        what = f'task.counted = "{task.counted}" is of lines, but data.documents = "{data.documents}"'
         raise ConfigError(f'{what}; write documents = "line"')
     check_metric(recipe, measured(task.counted, _stop(data)))
     check_context(recipe)

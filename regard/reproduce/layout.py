@@ -54,7 +54,7 @@ def by_part(study: Study, rows: Sequence[Row]) -> Sheet:
 
 
 def _beside(row: Row, part: Part) -> str:
-    ours = measured(row, part) or _absent(row)
+    ours = measured(row, part) or absent(row)
     return ours + (f" ({row.cell.published.printed})" if row.cell.published else "")
 
 
@@ -96,16 +96,18 @@ def figure(row: Row, name: str) -> str:
 
 def _seeds(study: Study, row: Row) -> str:
     """Those that have what the table is about."""
-    return _count(row, study.columns[0]) if row.found else _absent(row)
+    return _count(row, study.columns[0]) if row.found else absent(row)
 
 
 def _count(row: Row, name: str) -> str:
     count = len(row.values(name))
-    return str(count) if count == row.wanted else f"{count} of {row.wanted}"
+    wanted = len(row.seeds)
+    return str(count) if count == wanted else f"{count} of {wanted}"
 
 
-def _absent(row: Row) -> str:
-    return "no data" if row.missing else "not run"
+def absent(row: Row) -> str:
+    """Why there is no figure."""
+    return row.begun or ("no data" if row.missing else "not run")
 
 
 def _published(row: Row) -> str:

@@ -16,6 +16,7 @@ WIDE = 20  # a panel whose largest figure is so many times its smallest has a lo
 
 def points(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
     """The first column, cell by cell: each run a small point, their mean a large one with its deviation."""
+    from regard.reproduce.layout import absent
     from regard.view import plots
 
     with plots.style():
@@ -27,7 +28,7 @@ def points(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
         for height, row in enumerate(rows):
             mean = row.mean(name)
             if mean is None:
-                axes.text(0.02, height, "not run", transform=axes.get_yaxis_transform(), va="center", color="0.5")
+                axes.text(0.02, height, absent(row), transform=axes.get_yaxis_transform(), va="center", color="0.5")
                 continue
             axes.scatter(row.values(name), [height] * len(row.values(name)), s=9, color="0.6")
             axes.errorbar(mean, height, xerr=row.spread(name) or 0.0, fmt="o", color="C0", capsize=3)
@@ -39,6 +40,7 @@ def points(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
 
 def curves(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
     """Quality against length: one panel a measure, one line a cell, a shadow as wide as the deviation."""
+    from regard.reproduce.layout import absent
     from regard.view import plots
 
     with plots.style():
@@ -52,7 +54,7 @@ def curves(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
                 at = [i for i, length in enumerate(lengths) if row.values(f"{measure} {length}")]
                 mean = [row.mean(f"{measure} {lengths[i]}") or 0.0 for i in at]
                 spread = [row.spread(f"{measure} {lengths[i]}") or 0.0 for i in at]
-                label = row.cell.name if at else f"{row.cell.name} (not run)"
+                label = row.cell.name if at else f"{row.cell.name} ({absent(row)})"
                 (line,) = axes.plot(at, mean, "o-", markersize=4, label=label)
                 low, high = ([m + sign * s for m, s in zip(mean, spread, strict=True)] for sign in (-1, 1))
                 axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -94,7 +96,9 @@ def panels(study: Study, rows: Sequence[Row], stem: Path) -> list[Path]:
             axes.set_xticks(range(len(rows)), [row.cell.name for row in rows], rotation=30, fontsize="small")
             axes.set_xlim(-0.5, len(rows) - 0.5)
             axes.grid(axis="y", color="0.9")
-        figure.supxlabel("filled: ours, hollow: published; where nothing is filled, it was not run", fontsize="small")
+        figure.supxlabel(
+            "filled: ours, hollow: published; where nothing is filled, nothing is finished", fontsize="small"
+        )
         return plots.save(figure, stem)
 
 

@@ -14,6 +14,8 @@ import torch
 from regard.models import build
 from regard.pipeline import read_run
 from regard.reproduce.study import AVERAGE, Cell, Job, Report, Study
+from regard.reproduce.work import difference
+from regard.training import checkpoint
 from regard.training.log import Line, read_metrics
 
 SUMMED = ("minutes", "flops")  # over data sets
@@ -37,11 +39,16 @@ class Row:
     """A cell, with the runs of it that are finished."""
 
     cell: Cell
-    wanted: int
+    seeds: tuple[int, ...]
+    """That are asked for."""
     found: dict[int, Found]
     """By seed."""
     missing: str = ""
     """A file that those which are not finished lack."""
+    begun: str = ""
+    """How far the first of them came."""
+    others: tuple[str, ...] = ()
+    """What is to be said of runs with other settings than the table's."""
     each: dict[str, Row] = field(default_factory=dict)
     """The same on one part alone, by its name."""
 
@@ -69,8 +76,18 @@ def read(study: Study, jobs: Sequence[Job]) -> list[Row]:
 
 def _row(study: Study, cell: Cell, jobs: Sequence[Job]) -> Row:
     found = {job.seed: _read(study, job.folder) for job in jobs if job.finished}
-    missing = next((job.missing() for job in jobs if not job.finished), "")
-    return Row(cell, len(jobs), found, missing)
+    left = [job for job in jobs if not job.finished]
+    missing = next((job.missing() for job in left), "")
+    begun = next((_progress(job) for job in left if job.begun), "")
+    every = (one for job in jobs for one in (job, job.begins) if one is not None)
+    others = tuple(f"{job.name}: {text}" for job in every if (text := difference(job)))
+    return Row(cell, tuple(job.seed for job in jobs), found, missing, begun, others)
+
+
+def _progress(job: Job) -> str:
+    logged = [line["step"] for line in read_metrics(job.folder / "metrics.jsonl")]
+    saved = [checkpoint.step_of(path) for path in checkpoint.found(job.folder / "checkpoints")]
+    return f"{'in training, at' if job.busy else 'stopped at'} step {max([0, *logged, *saved]):,}"
 
 
 def _joined(study: Study, jobs: Sequence[Job]) -> Row:
@@ -78,10 +95,10 @@ def _joined(study: Study, jobs: Sequence[Job]) -> Row:
     cell, each = jobs[0].cell, {}
     for part in study.parts:
         each[part.name] = _row(study, cell.on(part), [job for job in jobs if job.part.name == part.name])
-    seeds = list(dict.fromkeys(job.seed for job in jobs))
+    seeds = tuple(dict.fromkeys(job.seed for job in jobs))
     done = {seed: {name: row.found[seed] for name, row in each.items() if seed in row.found} for seed in seeds}
     found = {seed: _together(study, some) for seed, some in done.items() if some}
-    return Row(cell, len(seeds), found, each=each)
+    return Row(cell, seeds, found, each=each)
 
 
 def _together(study: Study, each: dict[str, Found]) -> Found:

@@ -10,6 +10,7 @@ job     a cell with a seed: an ordinary run folder, OUT/CELL/seed-N or OUT/CELL/
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ Report = dict[str, dict[str, Any]]  # measures with value and definition, as in 
 
 AVERAGE = "average"  # the column over all parts
 COSTS = ("parameters", "minutes", "flops")  # columns besides what the task measures
+QUICK = "quick"  # the table for little time
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Part:
 class Own:
     settings: Mapping[str, Any] = field(default_factory=dict)
     published: Published | None = None
+    times: int = 1
+    """Its batches are so many times as large: where other steps are asked for, it makes as many fewer."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,11 @@ class Cell:
         """The cell as it is for this part."""
         own = self.each.get(part.name, Own())
         return replace(self, settings=merge(dict(self.settings), dict(own.settings)), published=own.published)
+
+    def paced(self, part: Part, train: Mapping[str, Any]) -> dict[str, Any]:
+        """Steps that are asked of all are fewer where batches are larger, so that all learn from as many examples."""
+        times = self.each.get(part.name, Own()).times
+        return {**train, **({"steps": max(1, train["steps"] // times)} if "steps" in train else {})}
 
 
 Named = TypeVar("Named", Cell, Part)
@@ -105,6 +114,22 @@ class Job:
     @property
     def finished(self) -> bool:
         return (self.folder / "evaluation.json").exists()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process trains it now: it then has the lock of the folder."""
+        import fcntl
+
+        if not self.folder.is_dir():
+            return False
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
 
     def recipe(self) -> Recipe:
         from regard.models import schema
@@ -152,20 +177,25 @@ class Study:
     quick_parts: tuple[Part, ...] = ()
     """Parts that do so; all when left out."""
     notes: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    """What was chosen of it, by name."""
 
     def brief(self) -> Study:
         """The table for little time, of which `quick` names the cells: parts that are soon done, and one seed."""
         if not self.quick_parts:
-            return replace(self, seeds=self.seeds[:1])
+            return replace(self, seeds=self.seeds[:1], asked=(QUICK,))
         names = tuple(part.name for part in self.quick_parts)
-        return replace(self, parts=self.quick_parts, columns=names, seeds=self.seeds[:1])
+        return replace(self, parts=self.quick_parts, columns=names, seeds=self.seeds[:1], asked=(QUICK,))
 
     def only(self, cells: Sequence[str] = (), parts: Sequence[str] = ()) -> Study:
         """The table with these cells and parts, in its own order; with all of them where none is named."""
-        left = _named("parts", self.parts, parts)
+        some, left = _named("cells", self.cells, cells), _named("parts", self.parts, parts)
         gone = {part.name for part in self.parts} - {part.name for part in left}
         columns = tuple(name for name in self.columns if name not in gone)
-        return replace(self, cells=_named("cells", self.cells, cells), parts=left, columns=columns)
+        usual = self.quick if QUICK in self.asked else ()
+        chosen = tuple(cell.name for cell in some) if tuple(cells) != usual else ()
+        asked = (*self.asked, *chosen, *(part.name for part in left if parts))
+        return replace(self, cells=some, parts=left, columns=columns, asked=asked)
 
     def jobs(self, seeds: Sequence[int], out: Path, train: Mapping[str, Any]) -> Iterator[Job]:
         """Seed by seed, so that the whole table is there early; `train` is laid over every recipe's [train]."""
@@ -184,7 +214,7 @@ class Study:
         if own.get("system", values["system"]) != values["system"]:
             values = {**values, "model": {}}
         folder = out / cell.name / part.name / f"seed-{seed}"
-        return self._settled(Job(cell, part, seed, folder, merge(values, own), begins), train)
+        return self._settled(Job(cell, part, seed, folder, merge(values, own), begins), cell.paced(part, train))
 
     def _first(self, recipe: str, out: Path, train: Mapping[str, Any]) -> Job:
         """A run that others begin with has one seed: theirs are those of what comes after it."""

@@ -18,14 +18,22 @@ from regard.weights import write
 
 
 def write_table(study: Study, rows: Sequence[Row], folder: Path, console: Console) -> None:
-    """table.md, table.json and the figure, beside the runs."""
+    """table.md, table.json and the figure, beside the runs; a part of the table has a name of its own."""
     if not folder.is_dir():
         return
+    stem = folder / _name(study, rows)
+    page, data = Path(f"{stem}.md"), Path(f"{stem}.json")
     with writing(folder, "choose another --out"):
-        write(folder / "table.md", markdown(study, rows).encode())
-        write(folder / "table.json", json.dumps(as_json(study, rows), indent=1, ensure_ascii=False).encode())
-    files = [folder / "table.md", folder / "table.json", *study.draw(study, rows, folder / "table")]
+        write(page, markdown(study, rows).encode())
+        write(data, json.dumps(as_json(study, rows), indent=1, ensure_ascii=False).encode())
+    files = [page, data, *study.draw(study, rows, stem)]
     console.print("\n" + "\n".join(map(str, files)), markup=False, soft_wrap=True)
+
+
+def _name(study: Study, rows: Sequence[Row]) -> str:
+    seeds = rows[0].seeds
+    other = () if seeds == study.seeds else ("seeds", *map(str, seeds))
+    return "-".join(("table", *study.asked, *other))
 
 
 def print_table(study: Study, rows: Sequence[Row], console: Console) -> None:
@@ -56,7 +64,8 @@ def markdown(study: Study, rows: Sequence[Row]) -> str:
 
 
 def notes(study: Study, rows: Sequence[Row], sheet: Sheet) -> list[str]:
-    """What each column is, where it was measured, what is missing, where published figures are from, and what else."""
+    """What each column is, where it was measured, what is missing, what was made otherwise, where published figures are
+    from, and what else."""
     found = [found for row in rows for found in row.found.values()]
     columns = _names_by_text(
         (short(name), one.report[name]["definition"]) for name in study.columns for one in found if name in one.report
@@ -68,6 +77,7 @@ def notes(study: Study, rows: Sequence[Row], sheet: Sheet) -> list[str]:
         *(f"{names}: {text}" for text, names in columns.items()),
         *sheet.notes,
         *(f"no data: {name} is missing; {whence(name)}".rstrip("; ") for name in missing),
+        *dict.fromkeys(text for row in every for text in row.others),
         *(f"published, {names}: {text}" for text, names in sources.items()),
         *study.notes,
     ]
@@ -106,5 +116,6 @@ def _cell(row: Row) -> dict[str, object]:
         "sd": {name: row.spread(name) for name in names},
         "published": {**asdict(published), "value": published.value} if published else None,
         "missing": row.missing,
+        "begun": row.begun,
         "parts": {name: _cell(one) for name, one in row.each.items()},
     }

@@ -54,13 +54,17 @@ def check(job: Job) -> None:
     """Its recipe can be; and a run with other settings is not this cell, whatever its folder is called."""
     if job.begins is not None:
         check(job.begins)
+    if found := difference(job):
+        raise ConfigError(f"{job.folder} was {found}; choose another folder with --out")
+
+
+def difference(job: Job) -> str:
+    """The first setting in which the run of this folder is not the cell; none where they agree."""
     asked = dict(_settings(job.recipe()))
     for name, value in _settings(read_run(job.folder)) if job.begun else ():
         if name not in OPEN and value != asked.get(name):
-            raise ConfigError(
-                f"{job.folder} was made with {name} = {value!r}, but {asked.get(name)!r} is asked for; "
-                "choose another folder with --out"
-            )
+            return f"made with {name} = {value!r}, but {asked.get(name)!r} is asked for"
+    return ""
 
 
 def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
@@ -71,7 +75,12 @@ def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
 
 
 def _bring(jobs: Sequence[Job], console: Console, at_once: int) -> list[Job]:
-    return _here(jobs, console) if at_once == 1 else _elsewhere(jobs, console, at_once)
+    """A child goes on when its parent is killed; what it works at is left to it."""
+    busy = [job for job in jobs if job.busy]
+    for job in busy:
+        console.print(f"left out: {job.name}, which another process is training", markup=False, soft_wrap=True)
+    free = [job for job in jobs if job not in busy]
+    return _here(free, console) if at_once == 1 else _elsewhere(free, console, at_once)
 
 
 def _here(jobs: Sequence[Job], console: Console) -> list[Job]:
@@ -128,7 +137,8 @@ def _begin(job: Job, at_once: int) -> subprocess.Popen[bytes]:
     write(recipe, write_toml(job.recipe()).encode())
     words = ["resume", str(job.folder)] if job.begun else ["train", str(recipe), "--out", str(job.folder)]
     threads = max(1, (os.cpu_count() or 1) // at_once)
-    with _beside(job, "log").open("ab") as log:
+    _beside(job, "log").unlink(missing_ok=True)  # a child that outlived its parent writes on in the old one
+    with _beside(job, "log").open("xb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "regard", *words],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,

@@ -38,7 +38,7 @@ MEASURES = ("loss", "perplexity", "bits")
 OFFICIAL = {"words": 10, "characters": 1}  # parts that the TCN's authors read a held-out text in, word_cnn and char_cnn
 
 Order: TypeAlias = Literal["random", "lanes"]
-Counted: TypeAlias = Literal["every", "official", "last_word"]
+Counted: TypeAlias = Literal["every", "official", "last_word", "official_last_word"]
 
 
 class Language(Steady):
@@ -119,7 +119,7 @@ def carried(model: nn.Module, order: Order, context: int) -> bool:
 
 def measured(counted: Counted, stop: str = "") -> tuple[str, ...]:
     """The names of all that is measured."""
-    return last_word.MEASURES if counted == "last_word" else (*MEASURES, "frame_loss") if stop else MEASURES
+    return last_word.MEASURES if counted in last_word.AHEAD else (*MEASURES, "frame_loss") if stop else MEASURES
 
 
 def _read(model: nn.Module, batch: Excerpts, past: Any = None) -> tuple[Tensor, State]:
@@ -147,8 +147,8 @@ def measure(
     """Every token of a held-out text but its first, each given those before it: in its window, `context` at least, or
     in the whole text, where the state is handed on. Or what `counted` says instead. `stop` ends a frame of music.
     """
-    if counted == "last_word":
-        return last_word.measure(model, tokenizer, held, tokens=tokens)
+    if counted in last_word.AHEAD:
+        return last_word.measure(model, tokenizer, held, tokens=tokens, ahead=last_word.AHEAD[counted])
     device, spells = next(model.parameters()).device, _spells(tokenizer)
     official = counted == "official"
     parts = held.parts(OFFICIAL["characters" if spells else "words"]) if official else [held]

@@ -9,20 +9,25 @@ import socket
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
+import tiny
 
 from regard.cli import main
+from regard.config import make_recipe
 from regard.data import fetch as fetching
-from regard.data.corpora import CORPORA, Corpus, Download, File
+from regard.data.corpora import CORPORA, Corpus, Download, File, doubt
 from regard.data.fetch import fetch
 from regard.data.text import find
 from regard.errors import DataError, RegardError
+from regard.models import schema
+from regard.prepare import prepare
 
 DATA = bytes(range(256)) * 4000  # a megabyte
 
@@ -36,6 +41,9 @@ class Server:
     leads: dict[str, str] = field(default_factory=dict)
     ranges: bool = True
     lengths: bool = True
+    length: str = ""  # that is told instead of the right one
+    stalls: bool = False  # where the line would be cut, it is held
+    over: Event = field(default_factory=Event)
     asked: list[tuple[str, str]] = field(default_factory=list)
     port: int = 0
 
@@ -65,9 +73,12 @@ def server() -> Iterator[Server]:
                 return
             self.send_response(206 if first else 200)
             if told.lengths:
-                self.send_header("Content-Length", str(len(data) - first))
+                self.send_header("Content-Length", told.length or str(len(data) - first))
             self.end_headers()
-            self.wfile.write(data[first:][: told.cut.pop(name, len(data))])
+            cut = told.cut.pop(name, None)
+            self.wfile.write(data[first:][:cut])
+            if cut is not None and told.stalls:
+                told.over.wait(10)
 
         def log_message(self, *words: object) -> None: ...
 
@@ -76,7 +87,25 @@ def server() -> Iterator[Server]:
         thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         yield told
+        told.over.set()
         http.shutdown()
+        thread.join()
+
+
+@contextmanager
+def answering(data: bytes) -> Iterator[str]:
+    """Says this to whoever comes first, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            line, _ = listening.accept()
+            with line:
+                line.recv(65536)
+                line.sendall(data)
+
+        thread = Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/data.bin"
         thread.join()
 
 
@@ -113,6 +142,7 @@ def test_every_set_says_where_it_comes_from_and_how_one_knows_it(name: str) -> N
         assert download.size > 0
     for file in one.files:
         assert file.sha256 is None or len(file.sha256) == 64
+        assert file.sha256 is None or (file.size or 2**40) < 50_000_000, "what is hashed at each start is small"
         assert not Path(file.path).is_absolute()
         assert ".." not in file.path
     assert len({file.path for file in one.files}) == len(one.files)
@@ -144,6 +174,40 @@ def test_the_sets_at_hand_are_the_right_ones(name: str, data_dir: Callable[[str]
     """Nothing is asked of the net where all is there."""
     folder = data_dir(CORPORA[name].files[0].path.split("/")[0]).parent
     assert fetch(CORPORA[name], folder) == []
+
+
+def test_a_file_that_is_not_the_published_one_is_doubted(tmp_path: Path) -> None:
+    found, file = tmp_path / "ptb.train.txt", CORPORA["ptb"].files[0]
+    found.write_bytes(bytes(400_000))
+    cut = doubt("ptb/ptb.train.txt", found)
+    assert cut == (
+        f"{found}: it has 400,000 bytes, where 5,101,618 were wanted, so it is not the published file of "
+        "the Penn Treebank of language models, a million words of news"
+    )
+    found.write_bytes(bytes(file.size or 0))
+    assert f"{found}: its sha256 is {mark(found.read_bytes())[:12]}…, where fcea919f6cf8… was wanted" in (
+        doubt(f"{tmp_path}/ptb/ptb.train.txt", found)
+    )
+    assert doubt("mine/ptb.train.txt", found) == "", "of a file of one's own nobody knows"
+
+
+def test_training_tells_of_such_a_file_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    text = "\n".join(f"{word}\t{word}" for word in ("one", "two", "three", "four")).encode()
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "data.tsv").write_bytes(text)
+    recipe = make_recipe(tiny.from_files(Path("toy/data.tsv"), tokens={"kind": "char"}), schema)
+    for published, tells in ((text, False), (text * 2, True)):
+        toy = corpus("https://here/data.tsv", published, File("toy/data.tsv", mark(published)))
+        monkeypatch.setitem(CORPORA, "toy", toy)
+        heard: list[str] = []
+        folder = tmp_path / f"run-{tells}"
+        folder.mkdir()
+        prepare(recipe, folder, heard.append)
+        prepare(recipe, folder, heard.append)
+        told = [line for line in heard if "not the published" in line]
+        assert len(told) == tells, "once, when it is read"
+        assert all(line.startswith("warning: ") and line.endswith("of a toy; training goes on") for line in told)
 
 
 # ---- what goes well
@@ -224,6 +288,40 @@ def test_what_was_broken_off_is_gone_on_with(ranges: bool, server: Server, tmp_p
     fetch(one, tmp_path)
     assert everything(tmp_path) == {"toy/data.bin": DATA}
     assert [wanted for _, wanted in server.asked] == ["", "bytes=300000-"]
+
+
+def test_what_stalls_is_gone_on_with(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what came, not a byte is lost."""
+    monkeypatch.setattr(fetching, "PATIENCE", 0.2)
+    one, server.cut["data.bin"], server.stalls = plain(server), 1000, True
+    with pytest.raises(RegardError, match=r"broken off after 1,000 of 1,024,000 bytes; the same command goes on$"):
+        fetch(one, tmp_path)
+    assert everything(tmp_path) == {"toy/.data.bin.part": DATA[:1000]}
+    fetch(one, tmp_path)
+    assert everything(tmp_path) == {"toy/data.bin": DATA}
+    assert [wanted for _, wanted in server.asked] == ["", "bytes=1000-"]
+
+
+@pytest.mark.parametrize("length", ["", "abc", "-5"])
+def test_without_a_length_it_is_gone_on_with_too(length: str, server: Server, tmp_path: Path) -> None:
+    """None is told, or one that is no number."""
+    one, server.cut["data.bin"] = plain(server), 300_000
+    server.length, server.lengths = length, bool(length)
+    broken = r"data.bin: 300,000 bytes came, of how many is not told, and it is not whole; the same command goes on$"
+    with pytest.raises(RegardError, match=broken):
+        fetch(one, tmp_path)
+    assert everything(tmp_path) == {"toy/.data.bin.part": DATA[:300_000]}
+    fetch(one, tmp_path)
+    assert everything(tmp_path) == {"toy/data.bin": DATA}
+    assert [wanted for _, wanted in server.asked] == ["", "bytes=300000-"]
+
+
+def test_a_chunk_that_is_broken_off_is_not_lost(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    sent, told = b"64\r\n" + DATA[:100] + b"\r\n64\r\n" + DATA[100:130], r"data.bin: 130 bytes came, of how many is not"
+    with answering(head + sent) as url, pytest.raises(RegardError, match=told):
+        fetch(corpus(url, DATA), tmp_path)
+    assert everything(tmp_path) == {"toy/.data.bin.part": DATA[:130]}
 
 
 def test_a_part_that_is_whole_already_or_too_long_comes_again(server: Server, tmp_path: Path) -> None:
@@ -342,6 +440,22 @@ def test_who_is_not_online_is_told_so(server: Server, tmp_path: Path) -> None:
         fetch(corpus(f"http://127.0.0.1:{port}/data.bin", DATA), tmp_path)
     with pytest.raises(RegardError, match=r"nothing: the server says 404 Not Found; try again later"):
         fetch(corpus(server.url("nothing"), DATA), tmp_path)
+    assert everything(tmp_path) == {}
+
+
+def test_who_is_led_in_a_circle_or_talked_to_otherwise_is_told_so_in_one_line(server: Server, tmp_path: Path) -> None:
+    server.leads["circle"] = server.url("circle")
+    circle = r"^\S*circle: the server leads elsewhere \(302\), and to nothing in the end; try again later$"
+    with pytest.raises(RegardError, match=circle):
+        fetch(corpus(server.url("circle"), DATA), tmp_path)
+    other = r"^\S*data.bin: what answers does not speak HTTP \('220 mail.example.org'\); try again later$"
+    with answering(b"220 mail.example.org\r\n") as url, pytest.raises(RegardError, match=other):
+        fetch(corpus(url, DATA), tmp_path)
+    with (
+        answering(b"") as url,
+        pytest.raises(RegardError, match=r"^\S*data.bin: cannot be reached \([^\n]*\); the same"),
+    ):
+        fetch(corpus(url, DATA), tmp_path)
     assert everything(tmp_path) == {}
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from regard.core.dropout import dropout
 from regard.core.linear import pack
 from regard.core.state import State
 from regard.errors import ConfigError
@@ -110,10 +111,46 @@ def test_it_is_the_authors_network(kernel: int, levels: int) -> None:
     close(level.skip.weight.grad, peer[0].beside.weight.grad[..., 0])
 
 
-def test_dropout_is_after_each_relu_of_a_convolution() -> None:
-    """With as good as nothing left, what comes out is what goes around."""
-    model, x = make(dropout=0.999999, levels=1, inputs=DIM).train(), torch.randn(2, 9, DIM).double()
-    close(model(None, None, x)[0], F.relu(x))
+@pytest.mark.parametrize("together", ["element", "channel"])
+def test_dropout_is_after_each_relu_of_a_convolution(together: str) -> None:
+    """With the same coins, what is said in training is the formula with `drop` where it stands there."""
+    model = make(dropout=0.5, dropout_of=together, levels=1, dim=16, inputs=16).train()
+    level, x = model.levels[0], torch.randn(3, 9, 16).double()
+
+    def drop(y: Tensor) -> Tensor:
+        return dropout(y, 0.5) if together == "element" else y * dropout(y.new_ones(y.shape[0], 1, y.shape[2]), 0.5)
+
+    torch.manual_seed(1)
+    said, _ = model(None, None, x)
+    torch.manual_seed(1)
+    x = x.permute(2, 1, 0)
+    y = drop(F.relu(level.first(x)[0]))
+    z = drop(F.relu(level.second(y)[0]))
+    assert y.any()
+    assert z.any()
+    close(said, F.relu(z + x).permute(2, 1, 0))
+
+
+@pytest.mark.parametrize("together", ["element", "channel"])
+def test_a_conclusion_leaves_out_as_much(together: str) -> None:
+    """Of one step nothing is thinned out, so that the coins are the same."""
+    model, x = make(dropout=0.5, dropout_of=together, dim=16).train(), numbers(1, rows=8)
+    said = []
+    for read in (lambda: model(None, None, x)[0][:, -1], lambda: model.conclude(x), lambda: model.eval().conclude(x)):
+        torch.manual_seed(1)
+        said.append(read())
+    close(said[0], said[1])
+    assert not torch.allclose(said[1], said[2])
+
+
+@torch.no_grad()
+def test_word_vectors_are_left_out_too() -> None:
+    """With as good as nothing left of them, all texts sound alike, but to a model that no longer learns."""
+    model, (one, other) = make(vocab=VOCAB, labels=2, embedding_dropout=0.999999).train(), tokens(rows=2)[:, None]
+    for learning in (True, False):
+        model.train(learning)
+        assert torch.equal(model(None, None, one)[0], model(None, None, other)[0]) == learning
+        assert torch.equal(model.conclude(one), model.conclude(other)) == learning
 
 
 def test_a_channel_is_left_out_at_all_steps_or_at_none() -> None:
@@ -319,3 +356,14 @@ def test_a_source_is_answered_with_where_to_write_it() -> None:
     sentence = "^a language model has no source apart; write it before the target, as one sequence$"
     with pytest.raises(ValueError, match=sentence):
         make(vocab=VOCAB)(tokens(), None, tokens())
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(0, 4), (3, 0)])
+def test_nothing_is_answered_with_what_is_wanted(rows: int, steps: int) -> None:
+    sentence = f"^{rows} rows of {steps} steps came, and nothing to read; give one of each or more$"
+    model, x = make(), numbers(steps, rows)
+    for read in (lambda: model(None, None, x), lambda: model.conclude(x)):
+        with pytest.raises(ValueError, match=sentence):
+            read()
+    with pytest.raises(ValueError, match=sentence):
+        make(vocab=VOCAB)(None, None, tokens(steps, rows))

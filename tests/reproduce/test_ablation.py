@@ -209,7 +209,7 @@ def test_the_verb_makes_it(made: Made, monkeypatch: pytest.MonkeyPatch, capsys: 
     printed = capsys.readouterr().out
     assert study.title in printed
     assert "seed 0 (" not in printed, "all of it was there"
-    assert (out / "table.svg").exists()
+    assert (out / "table-quick.svg").exists()
 
 
 def test_nothing_begins_with_a_run_that_failed(tmp_path: Path) -> None:

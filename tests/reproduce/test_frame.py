@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -17,9 +20,10 @@ import tiny
 from rich.console import Console
 
 from regard.cli import main
+from regard.config import write_toml
 from regard.errors import ConfigError, RegardError
 from regard.reproduce import STUDIES
-from regard.reproduce.layout import by_cell
+from regard.reproduce.layout import absent, by_cell
 from regard.reproduce.plot import points
 from regard.reproduce.results import read
 from regard.reproduce.study import Cell, Job, Published, Study
@@ -122,9 +126,37 @@ def test_what_was_stopped_goes_on_as_if_nothing_had_happened(study: Study, tmp_p
     assert caught.value.code == 130
     assert stopped.begun
     assert not stopped.finished
+    assert told_of(study, stopped) == "stopped at step 2"
+    with held(stopped.folder):
+        assert told_of(study, stopped) == "in training, at step 2"
+        assert heard([stopped]) == "left out: narrow, seed 0, which another process is training\n"
     assert "going on from step 2" in heard([stopped])
     heard([whole])
     assert tiny.weights_hash(stopped.folder) == tiny.weights_hash(whole.folder)
+
+
+def told_of(study: Study, job: Job) -> str:
+    """What the table has in place of its figures."""
+    return absent(*read(study, [job]))
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """As by the process that trains it."""
+    handle = os.open(folder, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    yield
+    os.close(handle)
+
+
+def test_steps_that_were_saved_count_though_none_was_logged(study: Study, tmp_path: Path) -> None:
+    (job,) = jobs_of(study, tmp_path, "wide")
+    assert told_of(study, job) == "not run"
+    job.folder.mkdir(parents=True)
+    (job.folder / "recipe.toml").write_text(write_toml(job.recipe()), "utf-8")
+    assert told_of(study, job) == "stopped at step 0"
+    (job.folder / "checkpoints" / "step-00001234").mkdir(parents=True)
+    assert told_of(study, job) == "stopped at step 1,234"
 
 
 def test_a_run_that_fails_stops_no_other(study: Study, tmp_path: Path) -> None:
@@ -135,6 +167,25 @@ def test_a_run_that_fails_stops_no_other(study: Study, tmp_path: Path) -> None:
     assert narrow.finished
 
 
+@contextmanager
+def busy(log: Path) -> Iterator[None]:
+    """A process of which nobody knows any more writes on."""
+    over = Event()
+
+    def write() -> None:
+        with log.open("a") as file:
+            while not over.wait(0.01):
+                print("step 800/800", file=file, flush=True)
+
+    other = Thread(target=write)
+    other.start()
+    try:
+        yield
+    finally:
+        over.set()
+        other.join()
+
+
 def test_side_by_side_they_are_the_same_runs_and_are_stopped_together(study: Study, made: Made, tmp_path: Path) -> None:
     mad, narrow = jobs_of(study, tmp_path / "out", "mad", "narrow")
     ears = Tripwire("narrow, seed 0: begun", lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -142,11 +193,21 @@ def test_side_by_side_they_are_the_same_runs_and_are_stopped_together(study: Stu
         work([mad, narrow], Console(file=ears, width=500), at_once=2)
     assert not narrow.finished
     said = io.StringIO()
-    assert work([mad, narrow], Console(file=said, width=500), at_once=2) == [mad]
+    with busy(mad.folder.with_name("seed-0.log")):
+        assert work([mad, narrow], Console(file=said, width=500), at_once=2) == [mad]
     assert re.search(r"mad, seed 0: failed with exit code 5: regard: .*(loss|gradient|weight)", said.getvalue())
     assert "narrow, seed 0: finished" in said.getvalue()
     assert "parameters" in (tmp_path / "out" / "narrow" / "seed-0.log").read_text("utf-8")
     assert tiny.weights_hash(narrow.folder) == tiny.weights_hash(made[1][0].folder)
+
+
+def test_a_run_with_other_settings_is_shown_with_a_note(made: Made) -> None:
+    study, jobs, out = made
+    assert "made with" not in markdown(study, read(study, jobs))
+    asked = jobs_of(study, out, "narrow", "wide", steps=9)
+    lines = markdown(study, read(study, asked)).splitlines()
+    for name in ("narrow", "wide"):
+        assert f"- {name}, seed 0: made with train.steps = 6, but 9 is asked for" in lines
 
 
 def test_a_run_with_other_settings_is_not_taken_for_this_cell(made: Made) -> None:
@@ -176,11 +237,11 @@ def test_the_verb_makes_a_table_and_says_what_failed(
     printed = capsys.readouterr()
     assert "1 of 2 runs failed: mad, seed 3; the same command tries them again" in " ".join(printed.err.split())
     assert "Two widths" in printed.out
-    assert (tmp_path / "runs" / "widths-spoken" / "table.md").exists()
+    assert (tmp_path / "runs" / "widths-spoken" / "table-mad-narrow-seeds-3.md").exists()
     assert main([*words, "--show"]) == 0
     said = capsys.readouterr().out
     assert "made in 4 steps" in said
-    assert said.count("not run") == 1
+    assert said.count("stopped at step") == 1
     assert main(["reproduce", "widths", "--show"]) == 0, "other seeds are other runs"
     assert capsys.readouterr().out.count("not run") == 3
 
@@ -210,24 +271,19 @@ def test_the_three_forms_agree(made: Made) -> None:
     console = Console(file=printed, width=200)
     print_table(study, rows, console)
     write_table(study, rows, out, console)
-    told = json.loads((out / "table.json").read_text("utf-8"))
+    stem = "table-seeds-0"
+    told = json.loads((out / f"{stem}.json").read_text("utf-8"))
     assert told == json.loads(json.dumps(as_json(study, rows)))
     narrow, wide = told["cells"]
     assert narrow["seeds"]["0"]["perplexity"] == narrow["mean"]["perplexity"]
     assert narrow["published"] == {"printed": "28.40", "value": 28.4, "where": "somebody's table 1", "measure": ""}
     assert wide["seeds"] == {}
-    for text in (printed.getvalue(), (out / "table.md").read_text("utf-8")):
+    for text in (printed.getvalue(), (out / f"{stem}.md").read_text("utf-8")):
         assert f"{narrow['mean']['perplexity']:.2f}" in text
         assert "not run" in text
-    assert {path.name for path in out.iterdir()} == {
-        "narrow",
-        "wide",
-        "table.md",
-        "table.json",
-        "table.png",
-        "table.svg",
-    }
-    said = (out / "table.svg").read_text("utf-8")
+    written = {f"{stem}.{kind}" for kind in ("md", "json", "png", "svg")}
+    assert {path.name for path in out.iterdir()} == {"narrow", "wide", *written}
+    said = (out / f"{stem}.svg").read_text("utf-8")
     assert all(word in said for word in ("narrow", "wide", "not run", "perplexity", "Two widths"))
 
 
@@ -240,6 +296,6 @@ def test_a_table_of_nothing_is_shown_and_leaves_nothing(study: Study, tmp_path: 
 
 def test_a_table_that_cannot_be_written_says_so(study: Study, tmp_path: Path) -> None:
     (tmp_path / "out" / "table.md").mkdir(parents=True)
-    rows = read(study, jobs_of(study, tmp_path / "out", "wide"))
+    rows = read(study, jobs_of(study, tmp_path / "out", "wide", seeds=study.seeds))
     with pytest.raises(RegardError, match=r"out: cannot be written: .*; make room, or choose another --out"):
         write_table(study, rows, tmp_path / "out", Console(quiet=True))

@@ -104,6 +104,22 @@ def test_all_models_of_a_task_are_of_one_size_and_learn_for_as_long(name: str) -
         assert longest is None or longest >= recipe.data.longest or "inputs" in TAUGHT[name]
 
 
+@pytest.mark.parametrize("steps", [1, 12])
+def test_all_learn_from_as_much_where_other_steps_are_asked_for(steps: int) -> None:
+    budgets: dict[str, set[tuple[int, int]]] = {}
+    for job in whole().jobs([0], Path("out"), {"steps": steps}):
+        assert 1 <= job.values["train"]["steps"] <= steps
+        budgets.setdefault(job.part.name, set()).add(_budget(job))
+    assert steps == 1 or all(len(found) == 1 for found in budgets.values())
+
+
+def test_the_notes_say_which_weights_are_tested() -> None:
+    assert any("of the last weights on MNIST, the adding problem and the copy memory, else" in n for n in TABLE.notes)
+    for job in jobs_of(whole()):
+        last = any(word in job.part.title for word in ("MNIST", "Adding problem", "Copy memory"))
+        assert job.recipe().train.final == ("last" if last else "best"), job.name
+
+
 def _budget(job: Job) -> tuple[int, int]:
     """Rows that are learnt from in all, and what counts in them."""
     data, train = job.recipe().data, job.recipe().train
@@ -262,6 +278,22 @@ def test_the_forms_agree_and_the_picture_has_a_panel_for_each_task(made: Made) -
     assert told["cells"][1]["parts"]["gone"]["published"]["value"] == 99.0
     drawn = (out / "table.svg").read_text("utf-8")
     assert all(word in drawn for word in ("Sums, loss ↓", "copies, accuracy ↑", "Digits, accuracy ↑", "lstm", "hollow"))
+
+
+def test_a_part_of_a_table_has_files_of_its_own(made: Made, tmp_path: Path) -> None:
+    study, _, _, _ = made
+    quick = study.brief()
+    asked = {
+        "table": study,
+        "table-sums": study.only(parts=["sums"]),
+        "table-lstm-tcn-sums": study.only(["tcn", "lstm"], ["sums"]),
+        "table-quick": quick.only(quick.quick),
+        "table-quick-lstm": quick.only(["lstm"]),
+    }
+    for some in asked.values():
+        rows = read(some, list(some.jobs(some.seeds, tmp_path / "none", {})))
+        write_table(some, rows, tmp_path, Console(quiet=True))
+    assert {path.stem for path in tmp_path.glob("*.md")} == set(asked)
 
 
 def test_a_run_is_known_again_though_the_data_has_taught_it_its_inputs(made: Made) -> None:

@@ -61,7 +61,7 @@ def test_the_figure_has_a_line_for_each_cell_and_says_what_was_not_run(tmp_path:
     study = LENGTH["copy"]
     report = {f"{m} {c.partition(' ')[2]}": {"value": 50.0, "definition": ""} for m in PANELS for c in study.columns}
     run = Found(report, "cpu", 1)
-    rows = [Row(study.cells[0], 2, {0: run, 1: run}), Row(Cell("absent"), 2, {})]
+    rows = [Row(study.cells[0], (0, 1), {0: run, 1: run}), Row(Cell("absent"), (0, 1), {})]
     png, svg = study.draw(study, rows, tmp_path / "figure")
     assert png.stat().st_size > 10_000
     said = svg.read_text("utf-8")

@@ -385,11 +385,31 @@ def test_a_model_that_knows_the_answers_is_right(words: Tokenizer, tmp_path: Pat
     assert "likeliest token after token, in % of the last word of 4 lines" in right["accuracy"].definition  # type: ignore[attr-defined]
 
 
+def test_the_official_last_word_is_asked_for_after_it_was_read(words: Tokenizer, tmp_path: Path) -> None:
+    """So who knows the answers is wrong, and who says each word twice is right."""
+    text = Stream.build(tmp_path / "s", map(Piece, LINES[:3]), words)
+    lines = [[EOS, *ids.tolist()] for ids in text.documents()]
+    after = {tuple(line[:t]): line[t] for line in lines for t in range(1, len(line))}
+    knows, repeats = (
+        measure(Recites(words.size, said), words, text, window=8, counted="official_last_word")
+        for said in (lambda row: after.get(tuple(row), UNK), lambda row: row[-1])
+    )
+    assert (knows["accuracy"], repeats["accuracy"]) == (0, 100)
+    said = "3 lines, with the space before it, each given its line and itself, as the TCN's authors do"
+    assert said in repeats["loss"].definition  # type: ignore[attr-defined]
+    model = lstm(words.size)
+    expected = sum(one_pass(model, [*line, line[-1]])[-1] for line in lines) / 3
+    found = measure(model, words, text, window=8, counted="official_last_word")
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_line_is_cut_at_its_beginning_where_a_model_cannot_read_it_all(words: Tokenizer, tmp_path: Path) -> None:
     text = Stream.build(tmp_path / "s", [Piece(" ".join(LINES))], words)
     model = transformer(words.size, context=4)
     ids = tokens_of(text)
     found = last_word.measure(model, words, text)
     assert found["loss"] == pytest.approx(one_pass(model, ids[-5:])[-1], rel=1e-5)
+    official = last_word.measure(model, words, text, ahead=0)
+    assert official["loss"] == pytest.approx(one_pass(model, [*ids[-4:], ids[-1]])[-1], rel=1e-5)
     with pytest.raises(DataError, match="has 1 tokens and no line, so no last word; give lines of text"):
         last_word.measure(model, words, Stream.build(tmp_path / "n", map(Piece, ["", ""]), words))
