@@ -201,6 +201,7 @@ def write(found: dict[str, list[tuple[float, float]]]) -> None:
 
 def draw(found: dict[str, list[tuple[float, float]]], path: Path) -> None:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
 
     from regard.view import plots
 
@@ -210,9 +211,18 @@ def draw(found: dict[str, list[tuple[float, float]]], path: Path) -> None:
             curve, seconds = CURVES[name], [seconds for seconds, _ in points]
             axes = figure.add_subplot(1, len(found), place, title=curve.title, xlabel=curve.unit, ylabel="ms")
             axes.loglog(curve.sizes, [1000 * s for s in seconds], "o-", markersize=4)
+            axes.set_xticks(curve.sizes, [_short(size) for size in curve.sizes])
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.set_ylim(min(seconds) * 400, max(seconds) * 2500)
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_minor_locator(NullLocator())
             axes.text(0.05, 0.9, f"power {exponent(curve.sizes, seconds):.2f}", transform=axes.transAxes)
             axes.grid(color="0.9")
         figure.savefig(path, dpi=110)
+
+
+def _short(size: int) -> str:
+    return f"{size // 1000}k" if size >= 10_000 else f"{size:,}"
 
 
 def _gpt() -> torch.nn.Module:
