@@ -15,7 +15,7 @@ from regard.core.watch import watch
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(len_cores())
-    rows, length = (16, 512) if device == "cuda" else (2, 128)
+    rows, length = 16 if device == "cuda" else 1, 512
     model = ours("base", 32_000).to(device).eval()
     source = torch.randint(4, 32_000, (rows, length), device=device)
     real = torch.ones_like(source, dtype=torch.bool)

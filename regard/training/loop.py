@@ -20,6 +20,7 @@ from regard.training import optim
 from regard.training.bad import bad_step
 from regard.training.checkpoint import Say
 from regard.training.compiled import compile_in_place, graphs
+from regard.training.crowd import Crowd
 from regard.training.feed import Feed
 from regard.training.flops import flops_per_token
 from regard.training.keep import finish, is_final, leave, resume, save, unsaved
@@ -102,6 +103,7 @@ class Steps:
         self.ahead = steady and config.on_nan == "raise" and optim.leaves_out(run.optimizers)
         self.waiting: deque[Made] = deque()
         self.since = 0.0
+        self.crowd = Crowd(torch.get_num_threads() if run.device.type == "cpu" else 1)
 
     def __call__(self) -> None:
         """One update, or none where a number is not finite."""
@@ -139,6 +141,8 @@ class Steps:
         if due(made.step, config.log_every) or made.step == config.steps:
             told = {"epoch": self.task.epoch(made.step, run.world), "rate": made.rate, **summary(run)}
             self.log.train(made.step, told)
+            if word := self.crowd.word():
+                self.log.say(word)
 
     def _awaited(self) -> bool:
         """Whether somebody asks after this step how it went."""
