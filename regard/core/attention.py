@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.dropout import dropout
-from regard.core.linear import Layout, Linear, Packable, Packed, onednn
+from regard.core.linear import Layout, Linear, Packable, Packed, onednn, product
 from regard.core.mask import Mask
 from regard.core.probe import Probe
 from regard.core.score import Dot, Dots, Place, Score, make_score
@@ -126,7 +126,7 @@ class Attention(Packable):
         if not self.alike or not torch.is_grad_enabled():
             return None
         bias = None if self.alike[0].bias is None else torch.cat([part.bias for part in self.alike])
-        return F.linear(x, torch.cat([part.weight for part in self.alike]), bias)
+        return product(x, torch.cat([part.weight for part in self.alike]), bias)
 
     @property
     def minded(self) -> bool:

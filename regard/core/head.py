@@ -17,7 +17,7 @@ Spread = Callable[[Tensor, Tensor, Tensor | None, int, float], tuple[Tensor, Ten
 
 ALIGNED = {"cuda": 64}
 AHEAD = {"cuda"}  # devices that work behind the host's back: to ask them which positions are real is to wait for them
-CHUNK = 2**24  # most logits alive at once on a CPU; a GPU takes more at a time (see _rows)
+CHUNK = 2**22  # most logits alive at once on a CPU, whose caches they nearly fit; a GPU takes 128 times as many
 
 
 @dataclass
@@ -113,16 +113,21 @@ class _CrossEntropy(torch.autograd.Function):
         rows = _evenly(len(words), _rows(hidden, vocab))
         with torch.autocast(device, enabled=False):
             matrix, shift = _aligned(weight.to(kind), None if bias is None else bias.to(kind))
+            room = matrix.new_empty(min(rows, len(words)), len(matrix))  # the same for all: fresh memory costs time
             for start in range(0, len(words), rows):
                 h, y = hidden[start : start + rows].to(kind), words[start : start + rows, None]
                 w = None if share is None else share[start : start + rows, None].to(total.dtype)
-                lost, surprise, dz = spread(nn.functional.linear(h, matrix, shift), y, w, vocab, smoothing)
+                z = _logits(h, matrix, shift, room[: len(h)])
+                lost, surprise, dz = spread(z, y, w, vocab, smoothing)
                 total += lost
                 nll += surprise
                 if d_hidden is None or d_weight is None:
                     continue
                 d_hidden[start : start + rows] = dz @ matrix
-                d_weight += (dz.T @ h)[:vocab]
+                if dz.dtype == d_weight.dtype and dz.shape[1] == vocab:
+                    d_weight.addmm_(dz.T, h)
+                else:
+                    d_weight += (dz.T @ h)[:vocab]
                 if d_bias is not None:
                     d_bias += dz.sum(0)[:vocab]
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
@@ -133,6 +138,10 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None, None, None
+
+
+def _logits(h: Tensor, matrix: Tensor, shift: Tensor | None, to: Tensor) -> Tensor:
+    return torch.mm(h, matrix.T, out=to) if shift is None else torch.addmm(shift, h, matrix.T, out=to)
 
 
 def _spread(z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -215,7 +224,7 @@ class Mixture(Head):
 
 
 def _rows(hidden: Tensor, vocab: int) -> int:
-    return max(1, (CHUNK if hidden.device.type == "cpu" else 32 * CHUNK) // vocab)
+    return max(1, (CHUNK if hidden.device.type == "cpu" else 128 * CHUNK) // vocab)
 
 
 def _evenly(count: int, most: int) -> int:

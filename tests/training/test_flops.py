@@ -1,4 +1,4 @@
-"""Arithmetic of recurrent layers: a fused kernel counts what its cells would, word by word."""
+"""Arithmetic that PyTorch does not count: a fused kernel counts what its plain products would."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.core import linear
 from regard.core.convolution import Columns, Taps
+from regard.core.head import Head
+from regard.core.linear import Linear
 from regard.training.flops import FORMULAS
 
 CELLS = {nn.RNN: nn.RNNCell, nn.GRU: nn.GRUCell, nn.LSTM: nn.LSTMCell}
@@ -131,3 +134,18 @@ def test_a_causal_convolution_counts_its_products(kernel: int, dilation: int) ->
     padded = nn.functional.pad(numbers(rows, WIDTH, steps), (reach, 0))
     convolve = partial(nn.functional.conv1d, dilation=dilation)
     assert both_ways(convolve, padded, numbers(DIM, WIDTH, kernel))[0] == whole
+
+
+def test_large_products_count_as_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    for worth in (0, 2**60):
+        monkeypatch.setattr(linear, "WORTH", worth)
+        counted.append(both_ways(Linear(6, 9), torch.randn(2, 5, 6, requires_grad=True)))
+    assert counted[0] == counted[1] == (2 * 10 * 6 * 9, 2 * 2 * 10 * 6 * 9)
+
+
+def test_a_head_counts_its_three_products() -> None:
+    head, hidden = Head(6, 11), torch.randn(2, 5, 6, requires_grad=True)
+    with counting() as counter:
+        head(hidden, torch.zeros(2, 5, dtype=torch.long))
+    assert counter.get_total_flops() == 3 * 2 * 10 * 6 * 11
