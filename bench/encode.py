@@ -10,24 +10,30 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import BertModel
 
-from bench.harness import Comparison, clock, len_cores, race, report
+from bench import apart
+from bench.apart import Run
+from bench.harness import Comparison, report
 from bench.peers import PAD, hugging_face_bert, our_bert
 from regard.core.linear import pack
 from regard.data.batch import pad
 from regard.data.labelled import read_labelled
 from regard.data.lengths import in_order
 from regard.data.text import BadLines, find
+from regard.fast import prepare
 
 VOCAB = 30_522
 TOKENS = 4096  # in our batches, as in those of a loaded run
@@ -36,9 +42,7 @@ ROUNDS = 5
 ONNX = find_spec("onnxruntime") is not None and not torch.cuda.is_available()  # its plain package has no GPU
 
 Read = Callable[[Tensor, Tensor], Tensor]  # tokens, and which are real, (B, T) -> (B, T, dim)
-Make = Callable[[int], Read]  # for a number of threads
 Order = list[np.ndarray]  # which texts make up each batch
-Run = Callable[[], Tensor]
 
 
 def main() -> None:
@@ -50,7 +54,7 @@ def main() -> None:
         "pairs of RTE, half of each, plus [CLS] and [SEP]: "
         f"{'; '.join(map(spread, counts))}. BERT of {VOCAB:,} words, "
         f"equal weights in {'bf16' if device == 'cuda' else 'fp32'}; the vectors were checked to be the same. "
-        f"Each engine at its best number of threads, {ROUNDS} rounds. "
+        f"Each engine in processes of its own, at its best number of threads, {ROUNDS} rounds. "
         f"onnxruntime: {version('onnxruntime') if ONNX else 'left out'}."
     )
     report("encode", "Reading texts against Hugging Face and onnxruntime", note, found)
@@ -75,63 +79,49 @@ def texts(count: int) -> list[list[int]]:
 
 
 def compare(size: str, count: int, device: str) -> Comparison:
-    given = texts(count)
-    together, alone = [np.arange(count)], list(np.arange(count)[:, None])
-    alike = list(in_order(np.array([len(text) for text in given]), tokens=TOKENS))
-    mine = our_bert(size, VOCAB).eval()
-    theirs = hugging_face_bert(mine).eval().bert
-    theirs.pooler = None  # nobody asks for it
-    with TemporaryDirectory() as scratch:
-        peers = {"onnxruntime": onnx(theirs, Path(scratch))} if ONNX else {}
-        kind = torch.bfloat16 if device == "cuda" else torch.float32
-        peers["Hugging Face"] = hugging_face(theirs.to(device, kind))
-        racing = {"regard": quickest(regard(pack(mine.to(device, kind))), given, alike, device)}
-        for name, make in sorted(peers.items()):
-            racing[f"{name}, padded"] = quickest(make, given, together, device)
-            racing[f"{name}, one at a time"] = quickest(make, given, alone, device)
-        check({name: run() for name, run in racing.items()}, 1e-4 if kind == torch.float32 else 0.1)
-        engines = {name: counted(run, given) for name, run in racing.items()}
-        return race(f"{size}, {count} texts", "real tokens/s", engines, rounds=ROUNDS, warm=1)
+    with TemporaryDirectory() as scratch, ExitStack() as open_engines:
+        paths = save(our_bert(size, VOCAB).eval(), Path(scratch))
+
+        def able(engine: str, order: str) -> list[Run]:
+            return [partial(one, order) for one in running[engine]]
+
+        running = {
+            engine: open_engines.enter_context(apart.engines(reader, paths[engine], engine, count, device))
+            for engine in ("regard", "Hugging Face", *["onnxruntime"] * ONNX)
+        }
+        racing = {"regard": able("regard", "alike")}
+        for name in (*["onnxruntime"] * ONNX, "Hugging Face"):
+            racing |= {f"{name}, padded": able(name, "padded"), f"{name}, one at a time": able(name, "one at a time")}
+        check({name: runs[0]() for name, runs in racing.items()}, 1e-4 if device == "cpu" else 0.1)
+        tokens = sum(map(len, texts(count)))
+        return apart.compare(f"{size}, {count} texts", tokens, racing, unit="real tokens/s", rounds=ROUNDS)
 
 
 def check(vectors: dict[str, Tensor], within: float) -> None:
-    for name, found in vectors.items():
-        off = float((found - vectors["regard"]).abs().max())
-        assert off <= within, f"{name} and regard disagree by {off}"
+    first, *others = vectors
+    for name in others:
+        off = float((vectors[name] - vectors[first]).abs().max())
+        assert off <= within, f"{name} and {first} disagree by {off}"
 
 
-# ---- the engines
+# ---- the engines, each in a process of its own
 
 
-def regard(model: nn.Module) -> Make:
-    return lambda threads: model
-
-
-def hugging_face(model: BertModel) -> Make:
-    return lambda threads: lambda tokens, real: model(tokens, attention_mask=real.long()).last_hidden_state
-
-
-def onnx(model: BertModel, folder: Path) -> Make:
-    """Exported once; the number of threads is a session's own."""
-    import onnxruntime
-
-    path = folder / "bert.onnx"
-    tokens, real = (torch.ones(2, 7, dtype=torch.long) for _ in range(2))  # one tensor twice would be one input
-    axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    torch.onnx.export(
-        Exported(model).eval(), (tokens, real), path,
-        input_names=["tokens", "real"], dynamic_shapes=(axes, axes), dynamo=True, verbose=False,
-    )  # fmt: skip
-
-    def make(threads: int) -> Read:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        return lambda tokens, real: torch.from_numpy(
-            session.run(None, {"tokens": tokens.numpy(), "real": real.long().numpy()})[0]
-        )
-
-    return make
+def save(model: nn.Module, folder: Path) -> dict[str, Path]:
+    """For every engine the same weights."""
+    theirs = hugging_face_bert(model).eval().bert
+    theirs.pooler = None  # nobody asks for it
+    paths = {name: folder / f"{name}.pt" for name in ("regard", "Hugging Face")} | {"onnxruntime": folder / "bert.onnx"}
+    torch.save(model, paths["regard"])
+    torch.save(theirs, paths["Hugging Face"])
+    if ONNX:
+        tokens, real = (torch.ones(2, 7, dtype=torch.long) for _ in range(2))  # one tensor twice would be one input
+        axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+        torch.onnx.export(
+            Exported(theirs).eval(), (tokens, real), paths["onnxruntime"],
+            input_names=["tokens", "real"], dynamic_shapes=(axes, axes), dynamo=True, verbose=False,
+        )  # fmt: skip
+    return paths
 
 
 class Exported(nn.Module):
@@ -145,44 +135,68 @@ class Exported(nn.Module):
         return self.model(tokens, attention_mask=real).last_hidden_state
 
 
+def reader(threads: int, path: Path, engine: str, count: int, device: str) -> Run:
+    """Reads the texts in an order that is asked for."""
+    given = texts(count)
+    orders = {
+        "padded": [np.arange(count)],
+        "one at a time": list(np.arange(count)[:, None]),
+        "alike": list(in_order(np.array([len(text) for text in given]), tokens=TOKENS)),
+    }
+    read = ENGINES[engine](path, threads, device)
+    return lambda order: encoder(read, given, orders[order], device)
+
+
+def regard(path: Path, threads: int, device: str) -> Read:
+    return pack(_loaded(path, device))
+
+
+def accelerated(arithmetic: str, path: Path, threads: int, device: str) -> Read:
+    return prepare(_loaded(path, device), arithmetic)
+
+
+def hugging_face(path: Path, threads: int, device: str) -> Read:
+    model = _loaded(path, device)
+    return lambda tokens, real: model(tokens, attention_mask=real.long()).last_hidden_state
+
+
+def onnxruntime(path: Path, threads: int, device: str) -> Read:
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda tokens, real: torch.from_numpy(
+        session.run(None, {"tokens": tokens.numpy(), "real": real.long().numpy()})[0]
+    )
+
+
+ENGINES: dict[str, Callable[[Path, int, str], Read]] = {
+    "regard": regard,
+    "regard fp32": partial(accelerated, "fp32"),
+    "regard int8": partial(accelerated, "int8"),
+    "Hugging Face": hugging_face,
+    "onnxruntime": onnxruntime,
+}
+
+
+def _loaded(path: Path, device: str) -> Any:
+    kind = torch.bfloat16 if device == "cuda" else torch.float32
+    return torch.load(path, weights_only=False).to(device, kind).eval()
+
+
 # ---- the work
 
 
-def counted(run: Run, given: list[list[int]]) -> Callable[[], float]:
-    def work() -> float:
-        run()
-        return float(sum(map(len, given)))
-
-    return work
-
-
-def quickest(make: Make, given: list[list[int]], order: Iterable[np.ndarray], device: str) -> Run:
-    """With one thread or with all, whichever suits this engine best."""
-    runs = [encoder(make(threads), threads, given, list(order), device) for threads in {1, len_cores()}]
-    return min(runs, key=seconds)
-
-
-def seconds(run: Run) -> float:
-    run()
-    before = clock()
-    run()
-    return clock() - before
-
-
-def encoder(read: Read, threads: int, given: list[list[int]], order: Order, device: str) -> Run:
+@torch.inference_mode()
+def encoder(read: Read, given: list[list[int]], order: Order, device: str) -> Tensor:
     """A vector for each text, in the order in which they came."""
-
-    @torch.inference_mode()
-    def run() -> Tensor:
-        torch.set_num_threads(threads)
-        found: dict[int, Tensor] = {}
-        for places in order:
-            tokens, real = (t.to(device) for t in pad([given[place] for place in places], PAD))
-            hidden = read(tokens, real).float() * real[..., None]
-            found.update(zip(places.tolist(), hidden.sum(1) / real.sum(1, keepdim=True), strict=True))
-        return torch.stack([found[place] for place in range(len(given))])
-
-    return run
+    found: dict[int, Tensor] = {}
+    for places in order:
+        tokens, real = (t.to(device) for t in pad([given[place] for place in places], PAD))
+        hidden = read(tokens, real).float() * real[..., None]
+        found.update(zip(places.tolist(), hidden.sum(1) / real.sum(1, keepdim=True), strict=True))
+    return torch.stack([found[place] for place in range(len(given))]).cpu()
 
 
 if __name__ == "__main__":

@@ -3,39 +3,33 @@
     python -m bench.fast                 # all of it
     python -m bench.fast translate gpt2  # some of it: translate, gpt2, encode
 
-Every engine works in processes of its own, with one thread or with all cores, whichever is quicker at a piece of work:
-two pools of threads in one process would wait for each other.
+Every engine works in processes of its own (bench/apart.py).
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 
 from bench import peers
-from bench.harness import Comparison, clock, len_cores, race, report
+from bench.apart import Run, compare, engines
+from bench.harness import Comparison, len_cores, report
 
 LENGTH = 30  # tokens of a source and of an answer
 BOS, EOS, PAD = 1, 2, 0
 SIZES = {"small": 8_000, "base": 32_000}  # and their vocabulary
 PROMPT, WRITTEN = 32, 64  # tokens of GPT-2
 TEXTS = 64
-ROUNDS = 9
-
-Run = Callable[..., Any]
-Make = Callable[..., Run]  # of a number of threads and more, called in the engine's own process
+PEERS = "onnxruntime fp32", "onnxruntime int8"
+OFF = 0.5  # how far vectors in int8 may be from each other; their numbers are of order one
 
 
 def main() -> None:
@@ -51,69 +45,6 @@ def main() -> None:
         f"onnxruntime {version('onnxruntime')}."
     )
     report("fast", "The accelerator against CTranslate2 and onnxruntime", note, found)
-
-
-# ---- an engine in a process of its own
-
-
-class Engine:
-    """Does its work whenever it is told to."""
-
-    def __init__(self, make: Make, threads: int, *given: Any) -> None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # a child reads it before it makes its threads
-        context = get_context("spawn")
-        self.line, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, make, threads, given), daemon=True)
-        self.process.start()
-
-    def __call__(self, *asked: Any) -> Any:
-        self.line.send(asked)
-        return self.line.recv()
-
-
-def _serve(line: Connection, make: Make, threads: int, given: tuple[Any, ...]) -> None:
-    torch.set_num_threads(threads)
-    run = make(threads, *given)
-    while True:
-        line.send(run(*line.recv()))
-
-
-@contextmanager
-def engines(make: Make, *given: Any) -> Iterator[list[Engine]]:
-    """One for each number of threads."""
-    found = [Engine(make, threads, *given) for threads in sorted({1, len_cores()})]
-    try:
-        yield found
-    finally:
-        for engine in found:
-            engine.process.terminate()
-            engine.process.join()
-
-
-def compare(name: str, tokens: int, able: dict[str, list[Run]]) -> Comparison:
-    """Of each engine the quickest; the first is ours."""
-    best = {engine: min(runs, key=_seconds) for engine, runs in able.items()}
-
-    def counted(run: Run) -> Callable[[], float]:
-        def work() -> float:
-            run()
-            return float(tokens)
-
-        return work
-
-    found = race(name, "tokens/s", {engine: counted(run) for engine, run in best.items()}, rounds=ROUNDS, warm=1)
-    print(name, {engine: round(found.rate(engine)) for engine in best}, file=sys.stderr)
-    return found
-
-
-def _seconds(run: Run) -> float:
-    run()
-    times = []
-    for _ in range(3):
-        before = clock()
-        run()
-        times.append(clock() - before)
-    return min(times)
 
 
 # ---- translation
@@ -225,54 +156,35 @@ def their_gpt2(threads: int, folder: Path) -> Run:
 def encode(scratch: Path) -> list[Comparison]:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    from bench.encode import VOCAB, onnx, texts
+    from bench.encode import VOCAB, check, reader, save, texts
     from regard.models import bert
 
     torch.manual_seed(0)
     model = bert.Bert(bert.Config(vocab=VOCAB, dim=384, heads=12, layers=6, hidden=1536, head="pretrain")).eval()
-    torch.save(model, scratch / "bert.pt")
-    twin = peers.hugging_face_bert(model).eval().bert
-    twin.pooler = None  # nobody asks for it
-    onnx(twin, scratch)
-    quantize_dynamic(scratch / "bert.onnx", scratch / "int8.onnx", weight_type=QuantType.QInt8, per_channel=True)
-    tokens = sum(map(len, texts(TEXTS)))
-    with (
-        engines(our_encoder, scratch / "bert.pt", "fp32") as floats,
-        engines(our_encoder, scratch / "bert.pt", "int8") as whole,
-        engines(their_encoder, scratch / "bert.onnx") as their_floats,
-        engines(their_encoder, scratch / "int8.onnx") as their_whole,
-    ):
-        peer = {"onnxruntime fp32": [*their_floats], "onnxruntime int8": [*their_whole]}
+    paths = save(model, scratch)
+    whole = scratch / "int8.onnx"
+    quantize_dynamic(paths["onnxruntime"], whole, weight_type=QuantType.QInt8, per_channel=True)
+    places = {
+        "regard int8": (paths["regard"], "regard int8", "alike"),
+        "regard fp32": (paths["regard"], "regard fp32", "alike"),
+        "onnxruntime fp32": (paths["onnxruntime"], "onnxruntime", "one at a time"),
+        "onnxruntime int8": (whole, "onnxruntime", "one at a time"),
+    }
+    with ExitStack() as open_engines:
+        able = {
+            name: [
+                partial(engine, order)
+                for engine in open_engines.enter_context(engines(reader, path, engine, TEXTS, "cpu"))
+            ]
+            for name, (path, engine, order) in places.items()
+        }
+        check({name: runs[0]() for name, runs in able.items() if name.endswith("fp32")}, 1e-4)
+        check({name: runs[0]() for name, runs in able.items()}, OFF)
+        tokens = sum(map(len, texts(TEXTS)))
         return [
-            compare(f"reading {TEXTS} texts, int8", tokens, {"regard int8": [*whole], **peer}),
-            compare(f"reading {TEXTS} texts, fp32", tokens, {"regard fp32": [*floats], **peer}),
+            compare(f"reading {TEXTS} texts, {kind}", tokens, {n: able[n] for n in (f"regard {kind}", *PEERS)})
+            for kind in ("int8", "fp32")
         ]
-
-
-def our_encoder(threads: int, path: Path, arithmetic: str) -> Run:
-    from bench.encode import TOKENS, encoder, texts
-    from regard.data.lengths import in_order
-    from regard.fast import prepare
-
-    given = texts(TEXTS)
-    alike = list(in_order(np.array([len(text) for text in given]), tokens=TOKENS))
-    model = prepare(torch.load(path, weights_only=False).eval(), arithmetic)
-    return encoder(model, threads, given, alike, "cpu")
-
-
-def their_encoder(threads: int, path: Path) -> Run:
-    import onnxruntime
-
-    from bench.encode import encoder, texts
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-    def read(tokens: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(session.run(None, {"tokens": tokens.numpy(), "real": real.long().numpy()})[0])
-
-    return encoder(read, threads, texts(TEXTS), list(np.arange(TEXTS)[:, None]), "cpu")
 
 
 COMPARISONS: dict[str, Callable[[Path], list[Comparison]]] = {"translate": translate, "gpt2": gpt2, "encode": encode}

@@ -121,7 +121,7 @@ class Attention(Packable):
         """Queries, keys and values side by side in one product, where it is prepared or worth its preparation: in
         training, where many vectors come at a time and each product is three, with its gradients.
         """
-        if self.packed is not None and self.packed.fits():
+        if self.packed is not None and self.packed.fits(x):
             return self.packed.product(x)
         if not self.alike or not torch.is_grad_enabled():
             return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 LARGE = 2**18  # numbers in a matrix: a smaller one is multiplied before a packed product has begun
 WORTH = 2**24  # multiplications of a product in training for which oneDNN is called by name
@@ -95,7 +97,7 @@ class Product(Packable):
 
     def product(self, input: Tensor) -> Tensor:
         """Wx + b for the vectors in the last dimension of x."""
-        if self.packed is not None and self.packed.fits():
+        if self.packed is not None and self.packed.fits(input):
             return self.packed.product(input)
         if self.bias is not None and torch.compiler.is_compiling() and input.numel() == input.shape[-1]:
             return F.linear(input, self.weight) + self.bias  # of one vector, a compiler makes one kernel with the rest
@@ -116,6 +118,7 @@ class Packed:
     """One matrix, or several under each other, in the layout that is multiplied fastest."""
 
     def __init__(self, *parts: nn.Module, layout: Layout = onednn) -> None:
+        notice_optimizers()
         held = [part._parameters for part in parts]
         self.held = [(of, name) for of in held for name in ("weight", "bias") if of.get(name) is not None]
         self.marks = self._marks()
@@ -123,18 +126,41 @@ class Packed:
         self.weight, self.bias = _under_each_other(weights), _under_each_other(biases) if biases else None
         self.multiply = layout(self.weight, self.bias)
 
-    def fits(self) -> bool:
-        """False once a weight has been moved, converted or trained on, and while gradients are recorded."""
-        return not torch.is_grad_enabled() and not torch.compiler.is_compiling() and self._marks() == self.marks
+    def fits(self, x: Tensor) -> bool:
+        """False once a weight has been moved, converted or trained on, while gradients are recorded, and for vectors of
+        another precision."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
+            return False
+        return x.dtype == self.weight.dtype and self._marks() == self.marks
 
     def product(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias) if self.multiply is None else self.multiply(x)
 
     def _marks(self) -> list[int]:
-        return [mark for of, name in self.held for mark in (of[name].data_ptr(), of[name]._version)]  # type: ignore[union-attr]
+        return marks(of[name] for of, name in self.held)  # type: ignore[misc]
 
     def __deepcopy__(self, memo: object) -> None:
         return None  # a copy of the model has weights of its own
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # nor is it kept with one
+
+
+def marks(weights: Iterable[Tensor]) -> list[int]:
+    """What changes when a weight is moved, replaced or trained on; not what is done to its `.data`."""
+    return [mark for w in weights for mark in (w.data_ptr(), 0 if w.is_inference() else w._version)]
+
+
+@cache
+def notice_optimizers() -> None:
+    """A fused optimizer changes weights and does not say so: from now on it is said for it."""
+    register_optimizer_step_post_hook(_changed)
+
+
+def _changed(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            torch.autograd.graph.increment_version([w for w in group["params"] if not w.is_inference()])
 
 
 def _under_each_other(tensors: Sequence[Tensor | None]) -> Tensor:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -37,19 +38,21 @@ class Unbuilt(RegardError):
 @cache
 def library() -> ctypes.CDLL:
     """The accelerator. Whoever asks for it by name is told why there is none."""
-    if os.environ.get("REGARD_FAST", "").lower() in ("off", "0", "no"):
+    if os.environ.get("REGARD_FAST", "").lower() in ("off", "0", "no", "false"):
         raise Unbuilt("REGARD_FAST=off turns the accelerator off; unset it, or write arithmetic fp32")
     found = NATIVE / _name(FLAGS)
     place = found if found.exists() else _kept(compiler())
     try:
         return _declared(ctypes.CDLL(str(place)))
-    except OSError as error:
+    except (OSError, AttributeError) as error:
         raise Unbuilt(f"{place} cannot be loaded: {error}; remove it, or write arithmetic fp32") from None
 
 
 def compiler() -> list[str]:
     """$CXX, or the first that is found; it may have words of its own."""
     named = os.environ.get("CXX", "").split()
+    if named and not shutil.which(named[0]):
+        raise Unbuilt(f"CXX names {named[0]}, which is not there; name a C++ compiler, or write arithmetic fp32")
     for words in (named, ["c++"], ["g++"], ["clang++"]):
         if words and shutil.which(words[0]):
             return words
@@ -66,19 +69,29 @@ def build(folder: Path, words: list[str], name: str) -> Path:
             for made, (source, flags) in zip(objects, _parts().values(), strict=True)
         )
         _compile([[*words, "-shared", "-pthread", *objects, "-o", f"{scratch}/whole.so"]])
+        if not Path(f"{scratch}/whole.so").exists():
+            raise Unbuilt(f"{words[0]} made no library; name another compiler in CXX, or write arithmetic fp32")
         os.replace(f"{scratch}/whole.so", folder / name)
     return folder / name
 
 
 def _compile(commands: Iterable[list[str]]) -> None:
     """All at once."""
-    running = [(words[0], subprocess.Popen(words, stderr=subprocess.PIPE, text=True)) for words in commands]
+    running = [(words[0], _begun(words)) for words in commands]
     told = [(name, work.communicate()[1], work.returncode) for name, work in running]
     for name, text, code in told:
         if code:
             trouble = next((line for line in text.splitlines() if "error" in line), f"it ended with {code}")
             what = f"{name} could not compile the accelerator: {trouble}"
             raise Unbuilt(f"{what}; name another compiler in CXX, or write arithmetic fp32")
+
+
+def _begun(words: list[str]) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except OSError as error:
+        what = f"{words[0]} is no compiler: {error.strerror}"
+        raise Unbuilt(f"{what}; name another in CXX, or write arithmetic fp32") from None
 
 
 def _parts() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -89,16 +102,30 @@ def _parts() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def _kept(words: list[str]) -> Path:
-    """The library in the cache; in a folder of its own where there is no home that can be written."""
-    said = subprocess.run([*words, "--version"], capture_output=True, text=True).stdout
-    name = _name((*words, said, *FLAGS))
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "regard"
-    if (home / name).exists():
-        return home / name
-    try:
-        return build(home, words, name)
-    except OSError:
-        return build(Path(tempfile.mkdtemp(prefix="regard-")), words, name)
+    """The library in the cache, or in the temporary folder where there is no home that can be written."""
+    name = _name((*words, _begun([*words, "--version"]).communicate()[0], *FLAGS))
+    trouble = ""
+    for home in (_cache, _own_temporary, lambda: Path(tempfile.mkdtemp(prefix="regard-"))):
+        try:
+            folder = home()
+            return folder / name if (folder / name).exists() else build(folder, words, name)
+        except (OSError, RuntimeError) as error:  # no home, or none that can be written
+            trouble = trouble or str(error)
+    raise Unbuilt(f"the accelerator could not be put anywhere: {trouble}; make room, or write arithmetic fp32")
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "regard"
+
+
+def _own_temporary() -> Path:
+    """One for all processes of this user. What somebody else could write is not loaded."""
+    folder = Path(tempfile.gettempdir()) / f"regard-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{folder} is not ours alone")
+    return folder
 
 
 def _name(made_of: tuple[str, ...]) -> str:

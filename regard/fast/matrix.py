@@ -39,8 +39,8 @@ class Matrix:
             raise ValueError(f"this processor cannot run the kernels for {kernels}; leave them out")
 
     def product(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, self.wide).contiguous()
-        y = torch.empty(len(rows), self.tall)
+        rows = x.reshape(-1, self.wide).to("cpu", torch.float32).contiguous()
+        y = torch.empty(len(rows), self.tall, dtype=torch.float32)
         if not library().regard_product(self.at, rows.data_ptr(), len(rows), y.data_ptr()):
             raise MemoryError(f"no room for the product of {len(rows)} vectors")
         return y.view(*x.shape[:-1], self.tall)

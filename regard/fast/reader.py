@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.core.block import Encoder
 from regard.core.mask import Mask
 from regard.fast.build import Unbuilt, library
-from regard.fast.reading import Reading, Stack, Unable, meddled
+from regard.fast.reading import Reading, Stack, Unable, as_it_is
 
 SHARE = 128  # tokens that are worth a thread
 
@@ -36,10 +36,8 @@ class Reader:
         return y if library().regard_read(stack, y.data_ptr(), lengths.data_ptr(), len(lengths), threads) else None
 
     def _can(self, x: Tensor) -> bool:
-        if not self.able or self.encoder.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return False
-        fits = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
-        return fits and not any(meddled(part) for part in self.encoder.modules())
+        asked = type(self.encoder) is Encoder and not torch.is_grad_enabled() and x.numel() > 0
+        return self.able and asked and as_it_is(self.encoder, x)
 
     def _knows(self) -> bool:
         if self.read is None or not self.read.fits():
@@ -51,6 +49,9 @@ class Reader:
 
     def __deepcopy__(self, memo: object) -> None:
         return None  # a copy of the encoder has weights of its own
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
 
 
 class _Blocks(Reading):

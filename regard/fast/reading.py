@@ -12,10 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 
 from regard.core.attention import Attention
 from regard.core.block import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm
-from regard.core.linear import Linear, Product
+from regard.core.head import Head
+from regard.core.linear import Linear, marks, notice_optimizers
+from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
 from regard.fast.matrix import Matrix
 
@@ -58,21 +61,21 @@ class Reading:
         self.whole = whole
         self.held: list[Any] = []  # whatever the native side points at
         self.of = model
-        if any(w.device.type != "cpu" or w.dtype != torch.float32 for w in model.parameters()):
-            raise Unable
-        self.marks = self._marks()
+        notice_optimizers()
+        self.marks = marks(model.parameters())
 
     def fits(self) -> bool:
-        return self.marks == self._marks()
-
-    def _marks(self) -> list[int]:
-        return [mark for weight in self.of.parameters() for mark in (weight.data_ptr(), weight._version)]
+        return self.marks == marks(self.of.parameters())
 
     def stack(self, blocks: nn.ModuleList, closing: nn.Module) -> Stack:
         first = blocks[0]
-        if not isinstance(first, Block) or not isinstance(first.feed_forward, FeedForward):
+        if not all(type(block) is Block and type(block.feed_forward) is FeedForward for block in blocks):
             raise Unable
-        named = _activation(first.feed_forward.activation)
+        assert isinstance(first, Block)
+        assert isinstance(first.feed_forward, FeedForward)
+        (named, *others) = {_activation(block.feed_forward.activation) for block in blocks}  # type: ignore[union-attr, arg-type]
+        if others:
+            raise Unable
         listed = (Blocked * len(blocks))(*(self._block(block) for block in blocks))
         self.held.append(listed)
         before = isinstance(first.around_attention, PreNorm)
@@ -93,29 +96,35 @@ class Reading:
 
     def _projections(self, attention: Attention) -> list[nn.Module]:
         parts = [attention.score.query, attention.score.key, attention.value, attention.output]
-        if type(attention.score) is not ScaledDot or not all(isinstance(part, Linear) for part in parts):
+        if type(attention) is not Attention or type(attention.score) is not ScaledDot:
+            raise Unable
+        if not all(type(part) is Linear for part in parts):
             raise Unable
         return parts[:3]
 
     def _around(self, residual: nn.Module | None) -> Norm:
         if residual is None:
             return Norm()
-        if not isinstance(residual, PostNorm) or isinstance(residual.norm, nn.Identity):
+        if type(residual) is not PostNorm and type(residual) is not PreNorm:
+            raise Unable
+        if isinstance(residual.norm, nn.Identity):
             raise Unable
         return self.norm(residual.norm)
 
     def norm(self, norm: nn.Module) -> Norm:
         if isinstance(norm, nn.Identity):
             return Norm()
-        if not isinstance(norm, nn.LayerNorm):
+        if type(norm) is not LayerNorm and type(norm) is not nn.LayerNorm:
             raise Unable
         return Norm(self.numbers(norm.weight), self.numbers(norm.bias), norm.eps)
 
     def matrix(self, *parts: Any) -> c_void_p:
         """Several matrices under each other are one."""
-        if not all(isinstance(part, Product) for part in parts):
+        if not all(type(part) in (Linear, Head) for part in parts):
             raise Unable
         biases = [part.bias for part in parts if part.bias is not None]
+        if biases and len(biases) < len(parts):
+            raise Unable
         bias = torch.cat(biases) if biases else None
         self.held.append(Matrix(torch.cat([part.weight for part in parts]), bias, whole=self.whole))
         return self.held[-1].pointer
@@ -137,6 +146,20 @@ def _activation(function: Callable[[Tensor], Tensor]) -> int:
     raise Unable
 
 
-def meddled(part: nn.Module) -> bool:
-    """Somebody watches, silences or hooks it."""
-    return bool(part._forward_hooks or part._forward_pre_hooks or (isinstance(part, Attention) and part.minded))
+def as_it_is(model: nn.Module, *vectors: Tensor) -> bool:
+    """It is only asked, in 32 bits and on a CPU, and nobody watches, silences, hooks or replaces any part of it."""
+    for t in (*model.parameters(), *vectors):
+        if t.device.type != "cpu" or t.dtype != torch.float32:
+            return False
+    if model.training or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        return False
+    return (
+        not hooks._global_forward_hooks
+        and not hooks._global_forward_pre_hooks
+        and not any(map(_meddled, model.modules()))
+    )
+
+
+def _meddled(part: nn.Module) -> bool:
+    hooked = part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__
+    return bool(hooked or (isinstance(part, Attention) and part.minded))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.core.autoregressive import Autoregressive
 from regard.decode.line import Hypothesis
 from regard.fast.build import Unbuilt, library
-from regard.fast.reading import Model, Norm, Reading, Side, Stack, Unable, meddled
+from regard.fast.reading import Model, Norm, Reading, Side, Stack, Unable, as_it_is
 from regard.models.gpt import GPT
 from regard.models.transformer import Transformer
 
@@ -42,7 +42,7 @@ class Writer:
     def __init__(self, model: Autoregressive, *, whole: bool) -> None:
         self.model, self.whole = model, whole
         self.read: _Whole | None = None
-        self.able = isinstance(model, Transformer | GPT)
+        self.able = type(model) in (Transformer, GPT)
 
     def __call__(
         self,
@@ -63,16 +63,21 @@ class Writer:
 
         `shortest` and `banned` are the filters `at_least` and `never`; everything else is as in `decode.beam`.
         """
+        if prompt.numel() == 0:
+            return None
         limits = _ints(torch.full((len(prompt),), limit) if isinstance(limit, int) else limit)
         lengths = None if source is None else _lengths(source, real)
         longest = int(limits.max())
         steps = prompt.shape[1] + longest - 1
-        if not self._can(source, lengths, prompt, steps) or int(limits.min()) < 1 or not self._knows():
+        begun = _begun(prefixes)
+        if not self._can(source, lengths, prompt, steps) or not self._allows(begun, len(prompt), prefixes is not None):
+            return None
+        if int(limits.min()) < 1 or not self._knows():
             return None
         sources = None if source is None else _ints(source if real is None else source[real])
         costs = [1.0 if penalty is None or n == 0 else penalty(n) for n in range(longest + 2)]
         given = (
-            torch.tensor(banned, dtype=torch.int32), sources, lengths, _ints(prompt), begun := _begun(prefixes), limits,
+            torch.tensor(banned, dtype=torch.int32), sources, lengths, _ints(prompt), begun, limits,
             torch.tensor(costs, dtype=torch.float64),
         )  # fmt: skip
         ask = _Ask(
@@ -89,13 +94,21 @@ class Writer:
     def _can(self, source: Tensor | None, lengths: Tensor | None, prompt: Tensor, steps: int) -> bool:
         """Such a question is one for it."""
         model = self.model
-        if not self.able or model.training or (model.longest is not None and steps > model.longest):
+        if not self.able or not as_it_is(model) or {"start", "states", "step"} & model.__dict__.keys():
+            return False
+        if model.longest is not None and steps > model.longest:
             return False
         if model.sourced != (lengths is not None) or (model.sourced and prompt.shape[1] > 1):
             return False
         if source is not None and not _within(source, model.source_words):  # type: ignore[arg-type]
             return False
-        return _within(prompt, model.words) and not any(meddled(part) for part in model.modules())
+        return _within(prompt, model.words)
+
+    def _allows(self, begun: Tensor, rows: int, wanted: bool) -> bool:
+        """What answers begin with are words, and some for each row."""
+        if not wanted or begun.numel() == 0:
+            return True
+        return len(begun) == rows and bool((begun < self.model.words.num_embeddings).all())
 
     def _knows(self) -> bool:
         """It has read the weights as they are now."""
@@ -120,13 +133,16 @@ class Writer:
     def __deepcopy__(self, memo: object) -> None:
         return None  # a copy of the model has weights of its own
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
 
 class _Whole(Reading):
     """A model that writes."""
 
     def __init__(self, model: Autoregressive, *, whole: bool) -> None:
         super().__init__(model, whole=whole)
-        self.model = self._transformer(model) if isinstance(model, Transformer) else self._gpt(model)
+        self.model = self._transformer(model) if type(model) is Transformer else self._gpt(model)
 
     def _transformer(self, model: Transformer) -> Model:
         scale = model.config.dim**0.5 if model.config.scaled else 1.0
@@ -139,7 +155,7 @@ class _Whole(Reading):
         )
 
     def _gpt(self, model: nn.Module) -> Model:
-        if not isinstance(model, GPT) or model.inputs is not None:
+        if type(model) is not GPT or model.inputs is not None:
             raise Unable
         words = Side(self.numbers(model.words.weight), None, 1.0, Norm())
         return Model(Stack(), self.stack(model.blocks, model.norm), Side(), words, self.matrix(model.head))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -93,6 +94,46 @@ def test_a_heads_logits_are_packed_too() -> None:
         torch.testing.assert_close(head.logits(x), x @ words.weight.T, atol=1e-6, rtol=0)
 
 
+OPTIMIZERS = {
+    "fused adamw": lambda weights: torch.optim.AdamW(weights, lr=0.1, fused=True),
+    "adamw": lambda weights: torch.optim.AdamW(weights, lr=0.1),
+    "fused sgd": lambda weights: torch.optim.SGD(weights, lr=0.1, fused=True),
+    "adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_packed_copy_is_not_used_once_it_has_been_trained(optimizer: str) -> None:
+    layer, x = pack(Linear(6, 8)), torch.randn(2, 6)
+    step = OPTIMIZERS[optimizer](layer.parameters())
+    for _ in range(2):
+        layer(x).square().sum().backward()
+        step.step()
+        step.zero_grad()
+        with torch.no_grad():
+            torch.testing.assert_close(layer(x), x @ layer.weight.T + layer.bias)
+        pack(layer)
+
+
+def test_a_packed_model_may_be_asked_in_16_bits_or_be_made_where_nothing_is_tracked() -> None:
+    layer, x = pack(Linear(64, 80)), torch.randn(2, 64)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
+    with torch.inference_mode():
+        untracked = pack(Linear(6, 8))
+        assert_packed(untracked)
+    with torch.no_grad():
+        torch.testing.assert_close(untracked(x[:, :6]), x[:, :6] @ untracked.weight.T + untracked.bias)
+
+
+def test_a_packed_model_can_be_saved_whole(tmp_path: Path) -> None:
+    layer, x = pack(Linear(6, 8)), torch.randn(2, 6)
+    torch.save(layer, tmp_path / "layer.pt")
+    again = torch.load(tmp_path / "layer.pt", weights_only=False)
+    assert again.packed is None
+    torch.testing.assert_close(again(x), x @ layer.weight.T + layer.bias)
+
+
 def test_a_packed_copy_is_not_used_once_it_is_stale() -> None:
     layer, x = pack(Linear(6, 8)), torch.randn(2, 6)
     with torch.no_grad():
@@ -165,4 +206,5 @@ def assert_packed(layer: linear.Product) -> None:
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this build of PyTorch has no oneDNN, so nothing is packed")
     assert layer.packed is not None
-    assert layer.packed.fits()
+    with torch.no_grad():
+        assert layer.packed.fits(layer.weight)

@@ -76,7 +76,68 @@ def test_without_a_home_it_goes_to_a_temporary_folder(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
+    first = build._kept(build.compiler())
+    assert first.is_relative_to(tmp_path)
+    times = compiled(tmp_path)
+    assert build._kept(build.compiler()) == first, "which the next process finds again"
+    assert compiled(tmp_path) == times
+
+
+def test_a_user_without_a_home_is_no_trouble(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def homeless(self: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(Path, "expanduser", homeless)
     assert build._kept(build.compiler()).is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["somebody else may write there", "it is a link"])
+def test_what_somebody_else_could_have_put_there_is_not_loaded(
+    how: str, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
+    place = tmp_path / f"regard-{os.getuid()}"
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    if how == "it is a link":
+        place.symlink_to(theirs)
+    else:
+        place.mkdir()
+        place.chmod(0o777)
+    made = build._kept(build.compiler())
+    assert made.parent not in (place, theirs)
+    assert made.is_relative_to(tmp_path)
+
+
+def test_nowhere_to_put_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(build, "build", full)
+    with pytest.raises(Unbuilt, match=r"could not be put anywhere: .*No space left on device; make room, or write"):
+        build._kept(build.compiler())
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("no program at all", r"is no compiler: Exec format error; name another in CXX"),
+        ("#!/bin/sh\n", r"made no library; name another compiler in CXX"),
+    ],
+)
+def test_what_is_no_compiler_is_told_of(
+    script: str, sentence: str, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(script, tmp_path, monkeypatch)
+    with pytest.raises(Unbuilt, match=sentence):
+        build._kept(build.compiler())
+
+
+def test_a_compiler_that_is_named_and_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    with pytest.raises(Unbuilt, match=r"CXX names /nowhere/c\+\+, which is not there; name a C\+\+ compiler"):
+        build.compiler()
 
 
 def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(

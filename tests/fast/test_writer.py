@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook
 
+from regard.core.linear import Linear
 from regard.core.watch import silence, watch
 from regard.decode import Hypothesis, beam, greedy
 from regard.decode.filters import at_least, never
@@ -190,6 +193,41 @@ def test_weights_that_have_changed_are_read_again() -> None:
     assert said[0] != said[1] != said[2]
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_weights_that_an_optimizer_has_changed_are_read_again(fused: bool) -> None:
+    model = drawn(random.Random(5), writes_only=True)
+    given = asked(model, random.Random(5), 3)
+    writer, step = Writer(model, whole=False), torch.optim.AdamW(model.parameters(), lr=0.5, fused=fused)
+    before = writer(*given, eos=END, limit=8)
+    for weight in model.parameters():
+        weight.grad = torch.randn_like(weight)
+    step.step()
+    step.zero_grad()
+    found = writer(*given, eos=END, limit=8)
+    assert found is not None
+    assert before is not None
+    same(found, plain(model, *given, limit=8))
+    assert [best[0].tokens for best in found] != [best[0].tokens for best in before]
+
+
+def test_after_another_precision_it_is_there_again() -> None:
+    model = drawn(random.Random(5), writes_only=True)
+    given = asked(model, random.Random(5), 3)
+    writer = Writer(model, whole=False)
+    assert writer(*given, eos=END, limit=4)
+    model.double()
+    assert writer(*given, eos=END, limit=4) is None
+    model.float()
+    assert writer(*given, eos=END, limit=4)
+
+
+def test_a_model_made_where_nothing_is_tracked_can_be_asked() -> None:
+    with torch.inference_mode():
+        model = drawn(random.Random(5), writes_only=True)
+        given = asked(model, random.Random(5), 3)
+    same(quick(model, *given, limit=6), plain(model, *given, limit=6))
+
+
 # ---- it steps aside
 
 
@@ -216,12 +254,40 @@ def test_it_steps_aside_while_somebody_watches_silences_or_hooks(model: transfor
     hook = model.decoder[0].register_forward_hook(lambda *_: None)
     assert not says_something(model)
     hook.remove()
+    everywhere = register_module_forward_hook(lambda *_: None)
+    assert not says_something(model)
+    everywhere.remove()
     assert says_something(model)
+
+
+class Own(transformer.Transformer):
+    """Somebody else's."""
+
+
+class OwnLinear(Linear):
+    """Likewise."""
+
+
+def test_models_that_were_changed_are_left_to_the_plain_search(model: transformer.Transformer) -> None:
+    assert not says_something(Own(model.config).eval())
+    for name in ("start", "states", "step"):
+        model.__dict__[name] = getattr(model, name)
+        assert not says_something(model)
+        del model.__dict__[name]
+    block = model.decoder[0]
+    block.forward = block.forward
+    assert not says_something(model)
+    del block.forward
+    assert says_something(model)
+    block.feed_forward.wide = OwnLinear(16, 16)
+    assert not says_something(model)
 
 
 def test_it_steps_aside_in_training_and_in_other_precisions(model: transformer.Transformer) -> None:
     assert not says_something(model.train())
     assert not says_something(copy.deepcopy(model).eval().double())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not says_something(model.eval())
     assert says_something(model.eval())
 
 
@@ -235,6 +301,12 @@ def test_questions_that_it_cannot_answer_are_left_to_the_plain_search(model: tra
     assert not says_something(model, prompt=PROMPT.repeat(1, 2))
     assert not says_something(model, prompt=PROMPT + 11)
     assert not says_something(model, limit=0)
+    assert says_something(model, prefixes=[[4], [11]])
+    assert not says_something(model, prefixes=[[4], [12]])
+    assert not says_something(model, prefixes=[[4], [400_000_000]])
+    assert not says_something(model, prefixes=[[4]])
+    assert not says_something(model, SOURCE[:0], prompt=PROMPT[:0])
+    assert not says_something(model, prompt=PROMPT[:, :0])
 
 
 @pytest.mark.parametrize("settings", [{"score": "additive"}, {"normalise": "batch"}, {"normalise": "none"}])
@@ -262,6 +334,7 @@ def test_an_activation_of_ones_own_is_left_to_the_plain_search(model: transforme
 def test_a_copy_of_the_model_has_no_writer(model: transformer.Transformer) -> None:
     model.writer = Writer(model, whole=False)
     assert copy.deepcopy(model).writer is None
+    assert pickle.loads(pickle.dumps(model)).writer is None
 
 
 def test_without_a_compiler_nobody_hears_of_it(model: transformer.Transformer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,82 @@
+"""Engines in processes of their own, with one thread or with all cores, whichever is quicker at a piece of work: two
+pools of threads in one process would wait for each other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from bench.harness import Comparison, clock, len_cores, race
+
+Run = Callable[..., Any]
+Make = Callable[..., Run]  # of a number of threads and more, called in the engine's own process
+
+
+class Engine:
+    """Does its work whenever it is told to."""
+
+    def __init__(self, make: Make, threads: int, *given: Any) -> None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # a child reads it before it makes its threads
+        context = get_context("spawn")
+        self.line, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, make, threads, given), daemon=True)
+        self.process.start()
+
+    def __call__(self, *asked: Any) -> Any:
+        self.line.send(asked)
+        return self.line.recv()
+
+
+def _serve(line: Connection, make: Make, threads: int, given: tuple[Any, ...]) -> None:
+    torch.set_num_threads(threads)
+    run = make(threads, *given)
+    while True:
+        line.send(run(*line.recv()))
+
+
+@contextmanager
+def engines(make: Make, *given: Any) -> Iterator[list[Engine]]:
+    """One for each number of threads."""
+    found = [Engine(make, threads, *given) for threads in sorted({1, len_cores()})]
+    try:
+        yield found
+    finally:
+        for engine in found:
+            engine.process.terminate()
+            engine.process.join()
+
+
+def compare(
+    name: str, tokens: int, able: dict[str, list[Run]], *, unit: str = "tokens/s", rounds: int = 9
+) -> Comparison:
+    """Of each engine the quickest; the first is ours."""
+    best = {engine: min(runs, key=_seconds) for engine, runs in able.items()}
+
+    def counted(run: Run) -> Callable[[], float]:
+        def work() -> float:
+            run()
+            return float(tokens)
+
+        return work
+
+    found = race(name, unit, {engine: counted(run) for engine, run in best.items()}, rounds=rounds, warm=1)
+    print(name, {engine: round(found.rate(engine)) for engine in best}, file=sys.stderr)
+    return found
+
+
+def _seconds(run: Run) -> float:
+    run()
+    times = []
+    for _ in range(3):
+        before = clock()
+        run()
+        times.append(clock() - before)
+    return min(times)
