@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from regard.errors import ConfigError
@@ -15,3 +18,27 @@ def find_device(name: str) -> torch.device:
     if name not in ("cpu", *gpus, *(["cuda"] if gpus else [])):
         raise ConfigError(f"device: no device {name!r} here; write auto or one of {', '.join(['cpu', *gpus])}")
     return torch.device(name)
+
+
+def record_graph(act: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+    """All kernels of `act` as one graph, in a pool of memory that graphs share."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    untouched = generator.clone_state()
+    try:
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            act()
+    except BaseException:  # what fails half-way leaves stream and generator as if it still went on
+        torch.cuda.set_stream(stream)
+        generator.graphsafe_set_state(untouched)
+        raise
+    return graph
+
+
+def rehearse(act: Callable[[], None]) -> None:
+    """Once, beside the stream that is recorded later, so that whatever is made at the first time has been made."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        act()
+    torch.cuda.current_stream().wait_stream(side)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from regard import __version__
 from regard.errors import DataError
+from regard.fast import Unbuilt, library
 from regard.laws import excused, laws_of, make_case
 from regard.pipeline import Pipeline, Reply, load
 
@@ -86,7 +87,16 @@ def _print(found: list[dict[str, object]], console: Console) -> None:
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     threads = torch.get_num_threads()
     console.print(f"regard {__version__}, torch {torch.__version__} ({build}), {threads} threads, GPU: {_gpu()}")
+    console.print(f"accelerator: {_accelerator()}", markup=False, soft_wrap=True)
 
 
 def _gpu() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+
+
+def _accelerator() -> str:
+    """For which processor it was compiled, or why there is none."""
+    try:
+        return str(library().regard_processor().decode())
+    except Unbuilt as error:
+        return f"none ({error})"

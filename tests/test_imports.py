@@ -38,7 +38,7 @@ MAY: dict[str, set[str]] = {
     "config": set(),
     "recipes": set(),
     "models": {"core", "config"},
-    "decode": {"core.state", "core.autoregressive"},
+    "decode": {"core.state", "core.autoregressive", "core.changes"},
     "tasks": {"core", "data", "decode", "metrics"},
     "training": {"config", "core.block", "core.head", "tasks"},
     "view": {"core"},

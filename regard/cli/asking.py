@@ -54,7 +54,8 @@ def evaluate(argv: list[str]) -> None:
         from regard.alignment import measure_alignment
         from regard.pipeline.rewrite import load_rewriter
 
-        found["alignment_error"] = measure_alignment(load_rewriter(folder, device=options.device), options.alignment)
+        model = load_rewriter(folder, device=options.device, arithmetic=options.arithmetic)
+        found["alignment_error"] = measure_alignment(model, options.alignment)
     if options.json_:
         print(json.dumps(run.report(found), ensure_ascii=False))
     else:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from regard.core.changes import marks, notice_optimizers
 
 LARGE = 2**18  # numbers in a matrix: a smaller one is multiplied before a packed product has begun
 WORTH = 2**24  # multiplications of a product in training for which oneDNN is called by name
@@ -144,23 +144,6 @@ class Packed:
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # nor is it kept with one
-
-
-def marks(weights: Iterable[Tensor]) -> list[int]:
-    """What changes when a weight is moved, replaced or trained on; not what is done to its `.data`."""
-    return [mark for w in weights for mark in (w.data_ptr(), 0 if w.is_inference() else w._version)]
-
-
-@cache
-def notice_optimizers() -> None:
-    """A fused optimizer changes weights and does not say so: from now on it is said for it."""
-    register_optimizer_step_post_hook(_changed)
-
-
-def _changed(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    for group in optimizer.param_groups:
-        if group.get("fused"):
-            torch.autograd.graph.increment_version([w for w in group["params"] if not w.is_inference()])
 
 
 def _under_each_other(tensors: Sequence[Tensor | None]) -> Tensor:

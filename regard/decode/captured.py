@@ -17,7 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from threading import Lock
 from typing import Any, TypeVar
 
 import torch
@@ -25,12 +25,14 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.core.autoregressive import Autoregressive
+from regard.core.changes import marks, notice_optimizers
 from regard.core.state import State
 from regard.decode import filters as known
 from regard.decode.desk import WARM, Desk, Replay
 from regard.decode.line import Line
 from regard.decode.search import advance
 from regard.decode.standing import Standing, length_of, tensors
+from regard.device import record_graph, rehearse
 
 EVERY = 8  # steps from one look at who is done to the next
 DESKS = 16  # kept; the one that was used longest ago makes room
@@ -55,16 +57,9 @@ def compiled(desk: Desk, pool: Any) -> Replay:
 
 
 def _graph(work: Replay, pool: Any) -> Replay:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        work()
-    return graph.replay
+    for _ in range(WARM):
+        rehearse(work)
+    return record_graph(work, pool).replay
 
 
 @contextmanager
@@ -100,19 +95,19 @@ class Captured:
         self.broken = False  # it was tried, and could not be captured
         self.pool: Any = None
         self.marks: list[object] = []
+        self.alone = Lock()  # desks are written on: whoever comes from another thread waits
 
-    @cached_property
+    @property
     def minded(self) -> list[Any]:
         """Whatever can be watched or silenced."""
         return [part for part in self.model.modules() if hasattr(part, "minded")]
 
-    @cached_property
-    def held(self) -> list[tuple[dict[str, Any], str]]:
-        """Where the tensors lie whose addresses a graph knows."""
-        homes = (home for part in self.model.modules() for home in (part._parameters, part._buffers))
-        return [(home, name) for home in homes for name, tensor in home.items() if tensor is not None]
+    @property
+    def held(self) -> list[Tensor]:
+        """The tensors whose addresses a graph knows."""
+        return [*self.model.parameters(), *self.model.buffers()]
 
-    @cached_property
+    @property
     def packed(self) -> list[Any]:
         return [part for part in self.model.modules() if hasattr(part, "packed")]
 
@@ -129,6 +124,11 @@ class Captured:
         return sum(t.numel() * t.element_size() for t in buffers)
 
     def run(self, state: State, prompt: Tensor, lines: Sequence[Line]) -> bool:
+        """Whether it was done here: lines that are left alone are for the plain search."""
+        with self.alone:
+            return self._run(state, prompt, lines)
+
+    def _run(self, state: State, prompt: Tensor, lines: Sequence[Line]) -> bool:
         need = prompt.shape[1] + max(line.limit for line in lines) - 1
         if not self._suits(state, prompt, lines, need):
             return False
@@ -243,18 +243,17 @@ class Captured:
 
     def _forget_what_is_stale(self) -> None:
         """A graph knows addresses: where weights were moved, replaced or trained on, it is of no use."""
-        held = [t for home, name in self.held if (t := home.get(name)) is not None]
-        marks: list[object] = [mark for t in held for mark in (t.data_ptr(), 0 if t.is_inference() else t._version)]
-        marks += [part.packed for part in self.packed]
-        if marks != self.marks:
+        found: list[object] = [*marks(self.held), *(part.packed for part in self.packed)]
+        if found != self.marks:
             self.desks.clear()
-            self.marks = marks
+            self.marks = found
 
 
 def capture(model: M, record: Record = captured, every: int = EVERY) -> M:
     """Prepares a model that is only asked from now on: on a GPU, its searches go ahead by themselves. What does not
     write, and what is elsewhere, stays as it is."""
     if isinstance(model, Autoregressive) and _possible(record, next(model.parameters()).device):
+        notice_optimizers()
         model.step = Captured(model, record, every)  # type: ignore[method-assign]
     return model
 

@@ -16,8 +16,9 @@ from torch.nn.modules import module as hooks
 
 from regard.core.attention import Attention
 from regard.core.block import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm
+from regard.core.changes import marks, notice_optimizers
 from regard.core.head import Head
-from regard.core.linear import Linear, marks, notice_optimizers
+from regard.core.linear import Linear
 from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
 from regard.fast.matrix import Matrix

@@ -60,6 +60,8 @@ class Config(ModelConfig):
     """The position of the first token."""
     scaled: bool = True
     """Embeddings are multiplied by √dim."""
+    std: float | None = Field(None, gt=0, le=1)
+    """Spread of the word vectors before training, and of the head's own; 1/√dim when left out."""
     embedding_norm: bool = False
     """A norm stands behind the embeddings of each side too."""
     tied: Literal["all", "words", "target", "none"] = "all"
@@ -111,6 +113,9 @@ class Transformer(Autoregressive):
         tied = self.words if config.tied in ("all", "target") else None
         self.head = Head(config.dim, vocab, tied=tied, bias=config.head_bias)
         self.apply(_initialise)
+        if config.std is not None:
+            for part in (self.words, self.source_words, self.head):
+                nn.init.normal_(part.weight, std=config.std)
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
         if source is None:

@@ -40,7 +40,7 @@ LADDER = {
                 model={
                     "dim": 256, "heads": 8, "layers": 3, "hidden": 512, "bias": True,
                     "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1,
-                    "positions": "learned", "context": 256, "tied": "none",
+                    "positions": "learned", "context": 256, "tied": "none", "std": 1 / 64,
                 },
                 train={"rate": 5e-4, "metric": "loss"},
             ),

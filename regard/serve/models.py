@@ -70,11 +70,12 @@ class Models:
         waiting: int = WAITING,
         seconds: float = SECONDS,
         device: str = "auto",
+        arithmetic: str = "fp32",
         metrics: Metrics,
         engine: Callable[..., Engine] = Engine,
     ) -> None:
         self.rows, self.waiting, self.seconds, self.device, self.metrics = rows, waiting, seconds, device, metrics
-        self.engine = engine
+        self.arithmetic, self.engine = arithmetic, engine
         self.by_name: dict[str, Model] = {}
         for folder in folders:
             name = folder.resolve().name
@@ -145,7 +146,8 @@ class Models:
 
     def _load(self, model: Model) -> None:
         training = not (model.folder / "model.safetensors").exists() and found(model.folder / "checkpoints")
-        pipeline = newest(model.folder, self.device) if training else load(model.folder, device=self.device)
+        read = newest if training else load
+        pipeline = read(model.folder, device=self.device, arithmetic=self.arithmetic)
         system: Any = pipeline.model
         make = (lambda: self.engine(system, rows=self.rows)) if writes(pipeline) else None
         worker = Worker(model.name, make, waiting=self.waiting, seconds=self.seconds, metrics=self.metrics)

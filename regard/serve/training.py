@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from regard.config.data import StreamData
-from regard.core.linear import pack
 from regard.data.readings import Readings
 from regard.data.store import Store
 from regard.data.stream import Stream
 from regard.device import find_device
 from regard.errors import RegardError
+from regard.fast import prepare
 from regard.models import build
 from regard.pipeline import Pipeline, read_run, vocabularies
 from regard.pipeline.classify import Classifier
@@ -162,11 +162,11 @@ def held_stream(pipeline: Writer) -> Stream | None:
     return Stream.open(place / "train").split(data.held)[1] if (place / "train").exists() else None
 
 
-def newest(folder: Path, device: str) -> Pipeline:
+def newest(folder: Path, *, device: str, arithmetic: str) -> Pipeline:
     """A run that is being trained, as its last checkpoint has it."""
     recipe = read_run(folder)
     tokenizers = vocabularies(recipe, folder)
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
     read_weights(found(folder / "checkpoints")[-1] / "model.safetensors", model)
     kind: type[Pipeline] = import_module(f"regard.pipeline.{recipe.task.name}").PIPELINE
-    return kind(recipe, pack(model.to(find_device(device)).eval()), tokenizers, folder)
+    return kind(recipe, prepare(model.to(find_device(device)).eval(), arithmetic), tokenizers, folder)

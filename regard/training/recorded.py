@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from regard.device import record_graph, rehearse
 from regard.tasks import Loss, Steady
 from regard.training.checkpoint import Say
 from regard.training.state import pack, undisturbed, unpack
@@ -47,23 +48,10 @@ class Graphs:
         self.pool: Any = None
 
     def rehearse(self, act: Act) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            act()
-        torch.cuda.current_stream().wait_stream(side)
+        rehearse(act)
 
     def record(self, act: Act) -> Act:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        generator = torch.cuda.default_generators[torch.cuda.current_device()]
-        untouched = generator.clone_state()
-        try:
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                act()
-        except RuntimeError:  # what fails half-way leaves stream and generator as if it still went on
-            torch.cuda.set_stream(stream)
-            generator.graphsafe_set_state(untouched)
-            raise
+        graph = record_graph(act, self.pool)
         self.pool = graph.pool()
         return graph.replay
 

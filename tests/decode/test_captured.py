@@ -7,6 +7,7 @@ import copy
 import os
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -356,3 +357,32 @@ def test_the_best_of_the_best_groups_are_the_best_of_all(vocab: int) -> None:
     assert torch.equal(chance.gather(1, words), best)
     assert torch.equal(words[1:], chance.topk(5).indices[1:])
     assert all(len(set(row)) == 5 for row in words[1:].tolist())
+
+
+def test_threads_that_ask_at_once_have_the_answers_of_one_alone() -> None:
+    model = capture(make("gpt"), RECORD)
+    given = [torch.randint(3, VOCAB, (1 + i % 3, 2), device=DEVICE) for i in range(4)]
+
+    def answer(prompt: Tensor) -> list[tuple[int, ...]]:
+        found = greedy(model.step, model.start(rows=len(prompt)), prompt, eos=EOS, limit=20)
+        return [one.tokens for one in found]
+
+    alone = [answer(prompt) for prompt in given]
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(answer, given * 5)] == alone * 5
+
+
+def test_what_a_fused_optimizer_changed_is_noticed() -> None:
+    model = capture(make("gpt", torch.float32), RECORD)
+    prompt = torch.randint(3, VOCAB, (2, 2), device=DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3, fused=True)
+
+    def answer(step: Any) -> list[tuple[int, ...]]:
+        return [one.tokens for one in greedy(step, model.start(rows=2), prompt, eos=EOS, limit=12)]
+
+    before = answer(model.step)
+    for weight in model.parameters():
+        weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
+    assert answer(model.step) == answer(lambda tokens, state: Autoregressive.step(model, tokens, state)) != before
