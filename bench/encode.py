@@ -3,7 +3,8 @@
     python -m bench.encode               # CPU, or the GPU where there is one
 
 We read batches as a loaded run does: similar lengths together, without padding. The peers read the texts as they come,
-all in one batch padded to the longest, or one at a time. A vector is the mean of what stands at a text's tokens.
+all in one batch padded to the longest, or sorted by length in small batches, or one at a time. A vector is the mean of
+what stands at a text's tokens.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ VOCAB = 30_522
 TOKENS = 4096  # in our batches, as in those of a loaded run
 CELLS = {"cpu": [("mini", 64), ("base", 16)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
 ROUNDS = 5
+ORDERS = "padded", "by length, 8 at a time", "one at a time"  # of the peers
 ONNX = find_spec("onnxruntime") is not None and not torch.cuda.is_available()  # its plain package has no GPU
 
 Read = Callable[[Tensor, Tensor], Tensor]  # tokens, and which are real, (B, T) -> (B, T, dim)
@@ -91,7 +93,7 @@ def compare(size: str, count: int, device: str) -> Comparison:
         }
         racing = {"regard": able("regard", "alike")}
         for name in (*["onnxruntime"] * ONNX, "Hugging Face"):
-            racing |= {f"{name}, padded": able(name, "padded"), f"{name}, one at a time": able(name, "one at a time")}
+            racing |= {f"{name}, {order}": able(name, order) for order in ORDERS}
         check({name: runs[0]() for name, runs in racing.items()}, 1e-4 if device == "cpu" else 0.1)
         tokens = sum(map(len, texts(count)))
         return apart.compare(f"{size}, {count} texts", tokens, racing, unit="real tokens/s", rounds=ROUNDS)
@@ -141,6 +143,7 @@ def reader(threads: int, path: Path, engine: str, count: int, device: str) -> Ru
     orders = {
         "padded": [np.arange(count)],
         "one at a time": list(np.arange(count)[:, None]),
+        "by length, 8 at a time": np.array_split(np.argsort([len(text) for text in given]), -(-count // 8)),
         "alike": list(in_order(np.array([len(text) for text in given]), tokens=TOKENS)),
     }
     read = ENGINES[engine](path, threads, device)

@@ -56,6 +56,7 @@ def translate(scratch: Path) -> list[Comparison]:
         model = peers.ours(size, vocab).eval()
         torch.save(model, scratch / f"{size}.pt")
         save_for_ctranslate2(model, scratch / size)
+        agree(scratch / f"{size}.pt", scratch / size, vocab)
         with engines(ours, scratch / f"{size}.pt") as mine, engines(theirs, scratch / size) as peer:
             for batch, width in ((1, 1), (1, 4), (32, 1), (32, 4)):
                 repeat = 8 if size == "small" and batch == 1 else 1  # a few milliseconds are too few to be measured
@@ -66,6 +67,13 @@ def translate(scratch: Path) -> list[Comparison]:
                 }
                 found.append(compare(f"{size}, batch {batch}, beam {width}", batch * LENGTH * repeat, able))
     return found
+
+
+def agree(path: Path, folder: Path, vocab: int) -> None:
+    """In floats both say the same words; in whole numbers, which each makes in its own way, they need not."""
+    asked = sources(vocab, 4), 1, 1
+    words = ours(1, path, whole=False)(*asked), theirs(1, folder, "float32")(*asked)
+    assert [[str(word) for word in row] for row in words[0]] == words[1], "the two engines disagree in fp32"
 
 
 def save_for_ctranslate2(model: Any, folder: Path) -> None:
@@ -87,14 +95,14 @@ def sources(vocab: int, batch: int) -> torch.Tensor:
     return words
 
 
-def writer_of(path: Path) -> Any:
+def writer_of(path: Path, whole: bool) -> Any:
     from regard.fast.writer import Writer
 
-    return Writer(torch.load(path, weights_only=False).eval(), whole=True)
+    return Writer(torch.load(path, weights_only=False).eval(), whole=whole)
 
 
-def ours(threads: int, path: Path) -> Run:
-    writer = writer_of(path)
+def ours(threads: int, path: Path, whole: bool = True) -> Run:
+    writer = writer_of(path, whole)
 
     def run(source: torch.Tensor, width: int, repeat: int) -> list[list[int]]:
         prompt = torch.full((len(source), 1), BOS)
@@ -105,10 +113,10 @@ def ours(threads: int, path: Path) -> Run:
     return run
 
 
-def theirs(threads: int, folder: Path) -> Run:
+def theirs(threads: int, folder: Path, kind: str = "int8") -> Run:
     import ctranslate2
 
-    engine = ctranslate2.Translator(str(folder), compute_type="int8", intra_threads=threads, inter_threads=1)
+    engine = ctranslate2.Translator(str(folder), compute_type=kind, intra_threads=threads, inter_threads=1)
 
     def run(source: torch.Tensor, width: int, repeat: int) -> list[list[str]]:
         words = [[str(word) for word in row[:-1]] for row in source.tolist()]  # it adds the end by itself
@@ -137,7 +145,7 @@ def prompt() -> torch.Tensor:
 
 
 def our_gpt2(threads: int, path: Path) -> Run:
-    writer = writer_of(path)
+    writer = writer_of(path, whole=True)
     return lambda: writer(None, None, prompt(), eos=EOS, limit=WRITTEN, shortest=WRITTEN)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 
 FILLED = ("train_translation", "pretrain")  # whose compiled kernels are kept by --fill
+FILL = 60  # seconds at most
 SECONDS = {"decode": 150, "train_translation": 80, "pretrain": 80, "recurrent": 60, "tcn": 30, "watch": 20}
 
 
@@ -30,12 +31,17 @@ def main(asked: Sequence[str]) -> None:
     print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
     late = [name for name in names if not run(name)]
     print(f"{time.monotonic() - begun:.0f} s in all" + (f"; not finished: {', '.join(late)}" if late else ""))
+    sys.exit(1 if late else 0)
 
 
 def fill(names: Sequence[str]) -> None:
     work = [subprocess.Popen([sys.executable, "-m", f"bench.{name}", "--fill"]) for name in names]
+    until = time.monotonic() + FILL
     for process in work:
-        process.wait()
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()  # what is in the cache by then is used all the same
 
 
 def run(name: str) -> bool:

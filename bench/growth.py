@@ -171,7 +171,7 @@ def memory(which: str) -> float:
 def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
     """Of the upper half of the points, where what is constant matters least."""
     half = len(sizes) // 2
-    x, y = ([math.log(v) for v in some[half:]] for some in (sizes, values))
+    x, y = ([math.log(max(v, 1e-9)) for v in some[half:]] for some in (sizes, values))
     return statistics.linear_regression(x, y).slope
 
 
@@ -180,15 +180,15 @@ def write(found: dict[str, list[tuple[float, float]]]) -> None:
         "# How time and memory grow", "",
         "One thread, a process for each point; a GPT of 4 layers, 256 wide, and the small Transformer. Memory is what "
         "is held at most while it works, beyond model and inputs.", "",
-        "| work | from | to | time | memory | time grows with the power |", "|---|---|---|---|---|---|",
+        "| work | from | to | time | grows with the power | memory | with the power |", "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for name, points in found.items():
         curve = CURVES[name]
         (first, least), (last, most) = points[0], points[-1]
-        power = exponent(curve.sizes, [seconds for seconds, _ in points])
+        time_power, memory_power = (exponent(curve.sizes, some) for some in zip(*points, strict=True))
         lines.append(
             f"| {curve.title} | {curve.sizes[0]:,} {curve.unit} | {curve.sizes[-1]:,} | {first * 1000:.1f} → "
-            f"{last * 1000:.1f} ms | {least:.1f} → {most:.1f} MB | **{power:.2f}** |"
+            f"{last * 1000:.1f} ms | **{time_power:.2f}** | {least:.1f} → {most:.1f} MB | **{memory_power:.2f}** |"
         )
     place = RESULTS / f"growth-{'gpu' if DEVICE == 'cuda' else 'cpu'}"
     text = "\n".join([*lines, "", f"![The same as a picture]({place.name}.png)", "", machine(), ""])
