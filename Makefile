@@ -32,7 +32,7 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: setup           ## side-by-side runs against the peers, on this CPU
+bench: setup           ## side-by-side runs against the peers, on this CPU, in about a quarter of an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m bench.train_translation && $(BIN)/python -m bench.recurrent && $(BIN)/python -m bench.tcn && $(BIN)/python -m bench.translate && $(BIN)/python -m bench.watch
 	$(BIN)/python -m bench.fast && $(BIN)/python -m bench.growth

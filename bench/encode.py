@@ -38,9 +38,9 @@ from regard.fast import prepare
 
 VOCAB = 30_522
 TOKENS = 4096  # in our batches, as in those of a loaded run
-CELLS = {"cpu": [("mini", 64), ("base", 16)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
+CELLS = {"cpu": [("mini", 64), ("base", 8)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
 ROUNDS = 5
-ORDERS = "padded", "by length, 8 at a time", "one at a time"  # of the peers
+ORDERS = "padded", "by length, 4 at a time", "one at a time"  # of the peers
 ONNX = find_spec("onnxruntime") is not None and not torch.cuda.is_available()  # its plain package has no GPU
 
 Read = Callable[[Tensor, Tensor], Tensor]  # tokens, and which are real, (B, T) -> (B, T, dim)
@@ -143,7 +143,7 @@ def reader(threads: int, path: Path, engine: str, count: int, device: str) -> Ru
     orders = {
         "padded": [np.arange(count)],
         "one at a time": list(np.arange(count)[:, None]),
-        "by length, 8 at a time": np.array_split(np.argsort([len(text) for text in given]), -(-count // 8)),
+        "by length, 4 at a time": np.array_split(np.argsort([len(text) for text in given]), -(-count // 4)),
         "alike": list(in_order(np.array([len(text) for text in given]), tokens=TOKENS)),
     }
     read = ENGINES[engine](path, threads, device)

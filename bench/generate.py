@@ -20,7 +20,7 @@ from regard.models.gpt import GPT
 PROMPT, LENGTH = 32, 64  # tokens given and written
 EOS = 50_256
 ROWS = {"cpu": (1,), "cuda": (1, 64)}
-ROUNDS = 7
+ROUNDS = 5
 
 
 def main() -> None:

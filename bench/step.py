@@ -87,7 +87,7 @@ def read(batch: Any) -> int:
     return int(batch.real.sum()) if hasattr(batch, "real") else int(batch.tokens)
 
 
-def rate(step: Step, least: float = 4.0) -> float:
+def rate(step: Step, least: float = 2.0) -> float:
     """Tokens a second, after a warm-up."""
     step()
     tokens, before = 0, clock()

@@ -108,7 +108,7 @@ def compare(task: Rewrite, work: Work, folder: Path) -> None:
             continue
         best = max(work.rows, key=lambda rows: rate(engines(task, work, folder, rows)[name]()))
         racing[f"{name} of {best}"] = engines(task, work, folder, best)[name]()
-    for rounds in (2, work.rounds):
+    for rounds in (2, work.rounds) if work is GPU else (work.rounds,):
         found = race_tokens(f"{work.size}, training", racing, work.steps, rounds=rounds, warm=work.warm)
         if work is TINY:
             print(found)
