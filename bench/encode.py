@@ -1,10 +1,10 @@
-"""Reading texts of mixed lengths: our BERT against Hugging Face and onnxruntime, the same weights, a vector a text.
+"""Reading texts of mixed lengths: our BERT against Hugging Face, the same weights, a vector a text.
 
     python -m bench.encode               # CPU, or the GPU where there is one
 
-We read batches as a loaded run does: similar lengths together, without padding. The peers read the texts as they come,
+We read batches as a loaded run does: similar lengths together, without padding. The peer reads the texts as they come,
 all in one batch padded to the longest, or sorted by length in small batches, or one at a time. A vector is the mean of
-what stands at a text's tokens.
+what stands at a text's tokens. Against onnxruntime: bench/fast.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,10 +36,9 @@ from regard.fast import prepare
 
 VOCAB = 30_522
 TOKENS = 4096  # in our batches, as in those of a loaded run
-CELLS = {"cpu": [("mini", 64), ("base", 8)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
+CELLS = {"cpu": [("mini", 64), ("base", 16)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
 ROUNDS = 5
-ORDERS = "padded", "by length, 4 at a time", "one at a time"  # of the peers
-ONNX = find_spec("onnxruntime") is not None and not torch.cuda.is_available()  # its plain package has no GPU
+ORDERS = "padded", "by length, 8 at a time", "one at a time"  # of the peer
 
 Read = Callable[[Tensor, Tensor], Tensor]  # tokens, and which are real, (B, T) -> (B, T, dim)
 Order = list[np.ndarray]  # which texts make up each batch
@@ -56,10 +53,9 @@ def main() -> None:
         "pairs of RTE, half of each, plus [CLS] and [SEP]: "
         f"{'; '.join(map(spread, counts))}. BERT of {VOCAB:,} words, "
         f"equal weights in {'bf16' if device == 'cuda' else 'fp32'}; the vectors were checked to be the same. "
-        f"Each engine in processes of its own, at its best number of threads, {ROUNDS} rounds. "
-        f"onnxruntime: {version('onnxruntime') if ONNX else 'left out'}."
+        f"Each engine in processes of its own, at its best number of threads, {ROUNDS} rounds."
     )
-    report("encode", "Reading texts against Hugging Face and onnxruntime", note, found)
+    report("encode", "Reading texts against Hugging Face", note, found)
 
 
 def spread(count: int) -> str:
@@ -89,11 +85,10 @@ def compare(size: str, count: int, device: str) -> Comparison:
 
         running = {
             engine: open_engines.enter_context(apart.engines(reader, paths[engine], engine, count, device))
-            for engine in ("regard", "Hugging Face", *["onnxruntime"] * ONNX)
+            for engine in ("regard", "Hugging Face")
         }
         racing = {"regard": able("regard", "alike")}
-        for name in (*["onnxruntime"] * ONNX, "Hugging Face"):
-            racing |= {f"{name}, {order}": able(name, order) for order in ORDERS}
+        racing |= {f"Hugging Face, {order}": able("Hugging Face", order) for order in ORDERS}
         check({name: runs[0]() for name, runs in racing.items()}, 1e-4 if device == "cpu" else 0.1)
         tokens = sum(map(len, texts(count)))
         return apart.compare(f"{size}, {count} texts", tokens, racing, unit="real tokens/s", rounds=ROUNDS)
@@ -109,14 +104,14 @@ def check(vectors: dict[str, Tensor], within: float) -> None:
 # ---- the engines, each in a process of its own
 
 
-def save(model: nn.Module, folder: Path) -> dict[str, Path]:
+def save(model: nn.Module, folder: Path, *, onnx: bool = False) -> dict[str, Path]:
     """For every engine the same weights."""
     theirs = hugging_face_bert(model).eval().bert
     theirs.pooler = None  # nobody asks for it
     paths = {name: folder / f"{name}.pt" for name in ("regard", "Hugging Face")} | {"onnxruntime": folder / "bert.onnx"}
     torch.save(model, paths["regard"])
     torch.save(theirs, paths["Hugging Face"])
-    if ONNX:
+    if onnx:
         tokens, real = (torch.ones(2, 7, dtype=torch.long) for _ in range(2))  # one tensor twice would be one input
         axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
         torch.onnx.export(
@@ -143,7 +138,7 @@ def reader(threads: int, path: Path, engine: str, count: int, device: str) -> Ru
     orders = {
         "padded": [np.arange(count)],
         "one at a time": list(np.arange(count)[:, None]),
-        "by length, 4 at a time": np.array_split(np.argsort([len(text) for text in given]), -(-count // 4)),
+        "by length, 8 at a time": np.array_split(np.argsort([len(text) for text in given]), -(-count // 8)),
         "alike": list(in_order(np.array([len(text) for text in given]), tokens=TOKENS)),
     }
     read = ENGINES[engine](path, threads, device)

@@ -169,7 +169,7 @@ def encode(scratch: Path) -> list[Comparison]:
 
     torch.manual_seed(0)
     model = bert.Bert(bert.Config(vocab=VOCAB, dim=384, heads=12, layers=6, hidden=1536, head="pretrain")).eval()
-    paths = save(model, scratch)
+    paths = save(model, scratch, onnx=True)
     whole = scratch / "int8.onnx"
     quantize_dynamic(paths["onnxruntime"], whole, weight_type=QuantType.QInt8, per_channel=True)
     places = {

@@ -67,7 +67,7 @@ def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Compa
         f"{size}, batch {batch}, beam {width}",
         "tokens/s",
         {name: _timed(run, threads[name], batch, device) for name, run in engines.items()},
-        rounds=7 if size == "small" or device == "cuda" else 5,
+        rounds=5,
         warm=1,
     )
 

@@ -35,7 +35,7 @@ def main() -> None:
         "one encoder attention": lambda: watched("encoder.2.attention"),
         "all eighteen": lambda: watched("*"),
     }
-    found = race(f"base forward, {rows} × {length} tokens", "tokens/s", engines, rounds=15, warm=3)
+    found = race(f"base forward, {rows} × {length} tokens", "tokens/s", engines, rounds=9, warm=3)
     report(
         "watch",
         "What watching costs",

@@ -52,7 +52,8 @@ LADDER = {
         notes=(
             "attention was published with a free perplexity of 23.18, the Transformer with a perplexity of 5.316",
             "ours are Moses' words, not spaCy's (7,855 and 5,918 that occur twice, against 7,853 and 5,893); batches "
-            "are of 2,048 tokens and similar length, about 128 sentences; weights begin as everywhere in Regard",
+            "are of 2,048 tokens and similar length, about 128 sentences; weights begin as everywhere in Regard, but "
+            "for the Transformer's word vectors and head, which have the spread of the notebook's (std = 1/64)",
             "recurrent decoders hear the true word before with probability 0.5 in training, and the best of ten epochs "
             "is the one with the lowest free perplexity of the validation split; answers are greedy",
         ),
