@@ -17,7 +17,9 @@ Spread = Callable[[Tensor, Tensor, Tensor | None, int, float], tuple[Tensor, Ten
 
 ALIGNED = {"cuda": 64}
 AHEAD = {"cuda"}  # devices that work behind the host's back: to ask them which positions are real is to wait for them
-CHUNK = 2**22  # most logits alive at once on a CPU, whose caches they nearly fit; a GPU takes 128 times as many
+CHUNK = 2**24  # most logits alive at once on a CPU; a GPU takes more at a time (see _rows)
+NEAR = CHUNK // 4  # so many nearly fit its caches, which is quicker
+ENOUGH = 512  # rows of a chunk: with fewer, the gradient of a large matrix is added to too often
 
 
 @dataclass
@@ -224,7 +226,9 @@ class Mixture(Head):
 
 
 def _rows(hidden: Tensor, vocab: int) -> int:
-    return max(1, (CHUNK if hidden.device.type == "cpu" else 128 * CHUNK) // vocab)
+    if hidden.device.type != "cpu":
+        return max(1, 32 * CHUNK // vocab)
+    return max(1, min(CHUNK, max(NEAR, ENOUGH * vocab)) // vocab)
 
 
 def _evenly(count: int, most: int) -> int:
