@@ -1,4 +1,4 @@
-"""Decoding on a GPU: captured and compiled steps against Hugging Face `generate`, plain and with its static cache.
+"""Decoding on a GPU: captured steps against Hugging Face `generate`, plain and with its static cache.
 
 python -m bench.decode                     # all cells, about four minutes on an H200
 python -m bench.decode xl-1 base-64-4      # some of them; the others keep their lines in the table
@@ -30,6 +30,7 @@ from regard.decode import beam, greedy
 from regard.decode.captured import Captured, Record, captured, compiled
 from regard.decode.desk import Desk, Replay
 from regard.decode.filters import at_least
+from regard.fast import narrow
 from regard.models.gpt import SIZES
 
 PROMPT, LENGTH, SENTENCE = 32, 128, 30  # tokens of a prompt and of what follows it; of a sentence and its translation
@@ -54,7 +55,7 @@ CELLS = {
     "base-1-1": Cell("base", 1),
     "base-1-4": Cell("base", 1, beam=4),
     "base-64-1": Cell("base", 64),
-    "base-64-4": Cell("base", 64, beam=4),
+    "base-64-4": Cell("base", 64, beam=4, records=("compiled", "captured")),
 }
 RECORDS: dict[str, Record] = {"captured": captured, "compiled": compiled}
 
@@ -121,7 +122,7 @@ def compare(name: str, cell: Cell, dry: bool, profile: bool = False) -> Line | N
     if dry:
         cell = replace(cell, rows=min(cell.rows, 3))
     sides = (translation if cell.size == "base" else continuation)(cell, dry)
-    steps = {name: Captured(sides.model, repeated if dry else RECORDS[name]) for name in cell.records}
+    steps = {name: Captured(sides.model, repeated if dry else RECORDS[name], kernels=narrow) for name in cell.records}
     mine = {f"regard, {name}": sides.ours(step) for name, step in steps.items() if _goes_ahead(step, sides.ours(step))}
     if not mine:
         return None

@@ -1,6 +1,7 @@
 """Pre-training steps on a GPU: BERT-base and GPT-2 of 124 million parameters, ours against compiled Hugging Face.
 
     python -m bench.pretrain             # a GPU is wanted
+    python -m bench.pretrain gpt2        # some of bert, spread and gpt2
     python -m bench.pretrain --fill      # all engines side by side, to fill the compiler's cache beforehand
     python -m bench.pretrain --tiny      # anywhere: small models, nothing is written, to see that it works
 
@@ -98,18 +99,23 @@ def main(asked: Sequence[str]) -> None:
     work = TINY if tiny else Work()
     with TemporaryDirectory() as scratch:
         folder = Path(asked[1]) if asked[:1] == ["--alone"] else Path(scratch)
-        contests = [bert(work, folder), spread_bert(work, folder), gpt2(work)]
+        known = {
+            "gpt2": lambda: gpt2(work),
+            "spread": lambda: spread_bert(work, folder),
+            "bert": lambda: bert(work, folder),
+        }
+        names = [name for name in known if name in asked] or [*known]
+        contests = {name: known[name]() for name in names}
         if asked[:1] == ["--alone"]:
-            chosen = next(contest for contest in contests if contest.name == asked[2])
-            step = chosen.engines(work, Path(scratch))[asked[3]]()
+            step = contests[asked[2]].engines(work, Path(scratch))[asked[3]]()
             print(*asked[2:], [step() for _ in range(4)])
         elif "--fill" in asked:
             command = [sys.executable, "-m", "bench.pretrain", "--alone", scratch]
-            each = [(contest.name, name) for contest in contests for name in contest.engines(work, folder)]
+            each = [(key, name) for key, contest in contests.items() for name in contest.engines(work, folder)]
             for process in [subprocess.Popen([*command, *names]) for names in each]:
                 process.wait()
         else:
-            compare(contests, work, folder)
+            compare([*contests.values()], work, folder)
 
 
 def note(work: Work, peaks: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ MAY: dict[str, set[str]] = {
     "view": {"core"},
     "laws": {"core", "decode"},
     "prepare": {"config", "data", "metrics", "tasks"},
-    "fast": {"core", "decode.line", "models"},
+    "fast": {"core", "decode.captured", "decode.line", "models"},
     "interop": {"core", "config", "data", "fast", "models", "pipeline"},
     "pipeline": {*BELOW_THE_PIPELINE, "fast", "interop.hf"},  # which it opens foreign folders with
     "alignment": ANYTHING,

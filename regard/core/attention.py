@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.dropout import dropout
-from regard.core.linear import Layout, Linear, Packable, Packed, onednn, product
+from regard.core.linear import Layout, Linear, Packable, Packed, product, swiftest
 from regard.core.mask import Mask
 from regard.core.probe import Probe
 from regard.core.score import Dot, Dots, Place, Score, make_score
 from regard.core.spans import Spans
-from regard.core.state import KV
+from regard.core.state import KV, Fixed
 from regard.errors import ConfigError, nearest
 
 VALUES = ("memory", "projected")
@@ -150,7 +150,7 @@ class Attention(Packable):
             return mask.spans.pack(self._look(q, KV.of(k, v), mask.unpacked()))
         if dots is None:
             return self.read(_scatter(_weigh(score(q, kv.keys, place), mask), batch), kv)
-        context = _scatter(_fused(dots, kv.values, mask, self.dropout if self.training else 0.0), batch)
+        context = _scatter(_fused(dots, kv, mask, self.dropout if self.training else 0.0), batch)
         if self.gain is not None:
             context = context * self.gain.to(context)[:, None, None]
         for probe in self.probes:
@@ -165,7 +165,7 @@ class Attention(Packable):
         self._check(x, "dim")
         return self.look(x, self.project(x if memory is None else memory), Mask.of(mask))
 
-    def pack(self, layout: Layout = onednn) -> None:
+    def pack(self, layout: Layout = swiftest) -> None:
         """Queries, keys and values in one product, for looking inward."""
         if self.alike:
             self.packed = Packed(*self.alike, layout=layout)
@@ -250,9 +250,12 @@ def _softmax(table: Tensor, seen: Tensor | None) -> Tensor:
     return table.masked_fill(hidden, torch.finfo(table.dtype).min).softmax(-1).masked_fill(hidden, 0.0)
 
 
-def _fused(dots: Dots, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+def _fused(dots: Dots, kv: KV, mask: Mask, dropout: float) -> Tensor:
+    v = kv.values
     if mask.spans is not None:
         return mask.spans.look(dots.q, dots.k, v, causal=mask.causal, dropout=dropout, scale=dots.scale)
+    if isinstance(kv, Fixed) and kv.kernels is not None and dots.k is kv.k and dots.bias is None and mask.pairs is None:
+        return kv.kernels.attend(dots.q, kv.k, kv.v, kv.seen, kv.places, dots.scale)
     q, k = dots.q.shape[-2], dots.k.shape[-2]
     causal = dots.bias is None and mask.plainly_causal(q, k)
     as_it_is = mask.drawn is not None and mask.pairs is None and dots.bias is None

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from regard.core.linear import Product
+from regard.core.linear import ALIGNED, Product
 
 Spread = Callable[[Tensor, Tensor, Tensor | None, int, float], tuple[Tensor, Tensor, Tensor]]
 
-ALIGNED = {"cuda": 64}
 AHEAD = {"cuda"}  # devices that work behind the host's back: to ask them which positions are real is to wait for them
 CHUNK = 2**24  # most logits alive at once on a CPU; a GPU takes more at a time (see _rows)
 NEAR = CHUNK // 4  # so many nearly fit its caches, which is quicker
@@ -168,7 +167,7 @@ def _aligned(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None
     """On a GPU, a matrix with rows for words that are never told, up to a multiple of ALIGNED: in 16 bits, a table
     whose rows begin anywhere takes several times as long.
     """
-    more = -len(weight) % ALIGNED[weight.device.type] if weight.device.type in ALIGNED else 0
+    more = -len(weight) % ALIGNED if weight.device.type in AHEAD else 0
     if not more or weight.element_size() > 2:
         return weight, bias
     shift = weight.new_zeros(len(weight)) if bias is None else bias

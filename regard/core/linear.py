@@ -13,6 +13,7 @@ from regard.core.changes import marks, notice_optimizers
 
 LARGE = 2**18  # numbers in a matrix: a smaller one is multiplied before a packed product has begun
 WORTH = 2**24  # multiplications of a product in training for which oneDNN is called by name
+ALIGNED = 64  # rows of a matrix on a GPU are a multiple of this
 ROWS = 32  # the layout is chosen for about so many vectors at a time; measured to suit one as well as hundreds
 
 M = TypeVar("M", bound=nn.Module)
@@ -28,6 +29,21 @@ def onednn(weight: Tensor, bias: Tensor | None) -> Multiply | None:
         return None
     matrix = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
     return lambda x: _onednn(x, matrix, bias)
+
+
+def aligned(weight: Tensor, bias: Tensor | None) -> Multiply | None:
+    """On a GPU, a table of 16-bit numbers whose rows begin anywhere takes several times as long, so the matrix gets
+    rows for numbers that nobody asks for."""
+    missing = -len(weight) % ALIGNED
+    if weight.device.type != "cuda" or weight.element_size() > 2 or weight.numel() < LARGE or not missing:
+        return None
+    matrix, shift = F.pad(weight, (0, 0, 0, missing)), None if bias is None else F.pad(bias, (0, missing))
+    return lambda x: F.linear(x, matrix, shift)[..., : len(weight)]
+
+
+def swiftest(weight: Tensor, bias: Tensor | None) -> Multiply | None:
+    """The layout for wherever they are."""
+    return onednn(weight, bias) or aligned(weight, bias)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -70,9 +86,10 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
-def pack(model: M, layout: Layout = onednn) -> M:
-    """Prepares a model that is only asked from now on: large matrices in the layout that the CPU wants, and one product
-    where an attention makes three of the same vector. What is trained or moved afterwards leaves its copies unused.
+def pack(model: M, layout: Layout = swiftest) -> M:
+    """Prepares a model that is only asked from now on: large matrices in the layout that is multiplied
+    fastest, and one product where an attention makes three of the same vector. What is trained or moved afterwards
+    leaves its copies unused.
     """
     for part in model.modules():
         if isinstance(part, Packable):
@@ -85,7 +102,7 @@ class Packable(nn.Module):
 
     packed: Packed | None = None
 
-    def pack(self, layout: Layout = onednn) -> None:
+    def pack(self, layout: Layout = swiftest) -> None:
         raise TypeError(f"{type(self).__name__} must define pack")
 
 
@@ -103,7 +120,7 @@ class Product(Packable):
             return F.linear(input, self.weight) + self.bias  # of one vector, a compiler makes one kernel with the rest
         return product(input, self.weight, self.bias)
 
-    def pack(self, layout: Layout = onednn) -> None:
+    def pack(self, layout: Layout = swiftest) -> None:
         packed = Packed(self, layout=layout)
         self.packed = None if packed.multiply is None else packed
 
@@ -117,7 +134,7 @@ class Linear(nn.Linear, Product):  # type: ignore[misc]
 class Packed:
     """One matrix, or several under each other, in the layout that is multiplied fastest."""
 
-    def __init__(self, *parts: nn.Module, layout: Layout = onednn) -> None:
+    def __init__(self, *parts: nn.Module, layout: Layout = swiftest) -> None:
         notice_optimizers()
         held = [part._parameters for part in parts]
         self.held = [(of, name) for of in held for name in ("weight", "bias") if of.get(name) is not None]

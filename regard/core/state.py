@@ -12,12 +12,13 @@ and `State.lengths` says how much of a row is its own:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.core.mask import Mask
 
@@ -94,6 +95,22 @@ class KV:
         return KV(k, v, max(part.length for part in parts))
 
 
+class Kernels(Protocol):
+    """How buffers that stay where they are may be written to and looked at, and layers be gone through."""
+
+    def suit(self, buffer: Tensor, queries: int) -> bool:
+        """Whether there are some for such buffers, and so many hypotheses of a sentence."""
+
+    def write(self, k: Tensor, v: Tensor, new_k: Tensor, new_v: Tensor, places: Tensor) -> None:
+        """(B, H, n, D) into buffers of (B, H, capacity, D), at places (n,)."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, places: Tensor | None, scale: float) -> Tensor:
+        """softmax(scale · qK + seen) V. Behind the `places` of the last keys there is nothing to see."""
+
+    def narrowed(self, model: nn.Module, rows: int) -> AbstractContextManager[None]:
+        """For as long as it lasts, layers go through so many vectors in fewer kernels, where they can."""
+
+
 @dataclass(frozen=True)
 class Fixed(KV):
     """Keys and values whose buffers neither grow nor move, so that every step has the same shapes. All of a buffer is
@@ -105,12 +122,17 @@ class Fixed(KV):
 
     seen: Tensor  # (B, 1, n, capacity)
     places: Tensor | None = None  # (n,) where the next keys go; None: there will be no others
+    kernels: Kernels | None = None  # None: there are none for such tensors
 
     def extend(self, new: KV, at: Tensor | None = None) -> Fixed:
         """One key more for each hypothesis, in place."""
         assert self.places is not None
-        self.k.index_copy_(-2, self.places, self._beside_each_other(new.keys))
-        self.v.index_copy_(-2, self.places, self._beside_each_other(new.values))
+        keys, values = (self._beside_each_other(t) for t in (new.keys, new.values))
+        if self.kernels is None:
+            self.k.index_copy_(-2, self.places, keys)
+            self.v.index_copy_(-2, self.places, values)
+        else:
+            self.kernels.write(self.k, self.v, keys, values, self.places)
         return self
 
     def masked(self, mask: Mask) -> Mask:

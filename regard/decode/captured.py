@@ -15,8 +15,8 @@ words; so tokens, scores and ancestries are those of `regard.decode.search`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.changes import marks, notice_optimizers
-from regard.core.state import State
+from regard.core.state import Kernels, State
 from regard.decode import filters as known
 from regard.decode.desk import WARM, Desk, Replay
 from regard.decode.line import Line
@@ -44,37 +44,19 @@ Record = Callable[[Desk, Any], Replay]  # a desk and the memory that graphs shar
 
 def captured(desk: Desk, pool: Any) -> Replay:
     """One call for all kernels of a step."""
-    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # the fused kernel that adds to scores
-        return _graph(desk.work, pool)
+    kernels, rows = desk.standing.kernels, len(desk.tokens)
+    layers = nullcontext() if kernels is None else kernels.narrowed(desk.model, rows)
+    with layers, sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # the fused kernel that adds to scores
+        for _ in range(WARM):
+            rehearse(desk.work)
+        return record_graph(desk.work, pool).replay
 
 
 def compiled(desk: Desk, pool: Any) -> Replay:
-    """Likewise, of fewer kernels: layers, head and choice are compiled, which takes a minute or so for each size."""
-    fused = SDPBackend.EFFICIENT_ATTENTION if desk.how.keep > 1 else SDPBackend.MATH  # which a compiler fuses by itself
+    """Likewise, with head and choice compiled to fewer kernels, which takes some seconds for each size."""
     desk.settle = torch.compile(desk.settle, **COMPILED)  # type: ignore[method-assign]
-    with _compiled_layers(desk.model), sdpa_kernel([fused, SDPBackend.MATH]):
-        return _graph(desk.work, pool)
-
-
-def _graph(work: Replay, pool: Any) -> Replay:
-    for _ in range(WARM):
-        rehearse(work)
-    return record_graph(work, pool).replay
-
-
-@contextmanager
-def _compiled_layers(model: nn.Module) -> Iterator[None]:
-    """As long as a graph is captured; whoever calls the model otherwise meets the plain layers."""
-    layers = [layer for many in model.modules() if isinstance(many, nn.ModuleList) for layer in many]
-    before = [layer._compiled_call_impl for layer in layers]
-    for layer in layers:
-        layer.compile(**COMPILED)
-    try:
-        with torch._dynamo.config.patch(recompile_limit=4 * DESKS):  # one for each size
-            yield
-    finally:
-        for layer, call in zip(layers, before, strict=True):
-            layer._compiled_call_impl = call
+    with torch._dynamo.config.patch(recompile_limit=4 * DESKS):  # one for each size
+        return captured(desk, pool)
 
 
 ON: dict[Record, str] = {captured: "cuda", compiled: "cuda"}  # where each is possible; any other, everywhere
@@ -88,8 +70,14 @@ class Captured:
     """A model's `step`, which can also go ahead by itself. It steps aside, and lets the plain search do its work, where
     somebody watches or silences, with a record, coverage or prefixes, and where there is no GPU."""
 
-    def __init__(self, model: Autoregressive, record: Record = captured, every: int = EVERY) -> None:
-        self.model, self.record, self.every = model, record, every
+    def __init__(
+        self,
+        model: Autoregressive,
+        record: Record = captured,
+        every: int = EVERY,
+        kernels: Kernels | None = None,
+    ) -> None:
+        self.model, self.record, self.every, self.kernels = model, record, every, kernels
         self.desks: dict[object, Desk] = {}
         self.captures = 0  # so far
         self.broken = False  # it was tried, and could not be captured
@@ -115,7 +103,9 @@ class Captured:
         return Autoregressive.step(self.model, tokens, state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
-        return Captured(memo[id(self.model)], self.record, self.every)  # a copy of the model has weights of its own
+        return Captured(
+            memo[id(self.model)], self.record, self.every, self.kernels
+        )  # a copy of the model has weights of its own
 
     @property
     def bytes(self) -> int:
@@ -203,7 +193,9 @@ class Captured:
             del self.desks[next(iter(self.desks))]
         width = line.how.keep
         try:
-            standing = Standing(state, sentences=sentences, width=width, capacity=capacity, source=source)
+            standing = Standing(
+                state, sentences=sentences, width=width, capacity=capacity, source=source, kernels=self.kernels
+            )
             desk = Desk(self.model, line, standing, self.every)
             if standing.clock.is_cuda and not self.desks:  # memory that no graph holds any more is not to be shared
                 self.pool = torch.cuda.graph_pool_handle()
@@ -249,12 +241,12 @@ class Captured:
             self.marks = found
 
 
-def capture(model: M, record: Record = captured, every: int = EVERY) -> M:
-    """Prepares a model that is only asked from now on: on a GPU, its searches go ahead by themselves. What does not
-    write, and what is elsewhere, stays as it is."""
+def capture(model: M, record: Record = captured, every: int = EVERY, kernels: Kernels | None = None) -> M:
+    """Prepares a model that is only asked from now on: on a GPU, its searches go ahead by themselves, in our own
+    `kernels` where they are given. What does not write, and what is elsewhere, stays as it is."""
     if isinstance(model, Autoregressive) and _possible(record, next(model.parameters()).device):
         notice_optimizers()
-        model.step = Captured(model, record, every)  # type: ignore[method-assign]
+        model.step = Captured(model, record, every, kernels)  # type: ignore[method-assign]
     return model
 
 

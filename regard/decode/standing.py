@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from regard.core.state import KV, Fixed, Memory, State, each
+from regard.core.state import KV, Fixed, Kernels, Memory, State, each
 
 HIDDEN = float("-inf")
 
@@ -26,8 +26,18 @@ class Standing:
     """Room for so many sentences of so many hypotheses each, of as many as `capacity` tokens, made like a state that
     has read something. A source has room for `source` tokens."""
 
-    def __init__(self, like: State, *, sentences: int, width: int, capacity: int, source: int) -> None:
+    def __init__(
+        self,
+        like: State,
+        *,
+        sentences: int,
+        width: int,
+        capacity: int,
+        source: int,
+        kernels: Kernels | None = None,
+    ) -> None:
         self.sentences, self.width, self.capacity, self.source = sentences, width, capacity, source
+        self.kernels = kernels
         some = _found((like.past, like.memory), Tensor)[0]
         self.seen = some.new_zeros(sentences, 1, width, capacity * width, dtype=_kind(like.past))
         self.heard = some.new_zeros(sentences, 1, 1, source, dtype=_kind(like.memory))
@@ -113,7 +123,8 @@ class Standing:
 
     def _fixed(self, like: KV, room: int, seen: Tensor, places: Tensor | None = None) -> Fixed:
         k, v = (t.new_zeros(self.sentences, t.shape[1], room, t.shape[-1]) for t in (like.k, like.v))
-        return Fixed(k, v, room, seen, places)
+        suited = self.kernels is not None and k.shape == v.shape and self.kernels.suit(k, self.width)
+        return Fixed(k, v, room, seen, places, self.kernels if suited else None)
 
     def _of_the_first(self, t: Tensor) -> Tensor:
         """(…, capacity · n) -> (…, capacity): where the first hypothesis of a sentence writes."""

@@ -1,4 +1,6 @@
-"""The optional accelerator: CPU inference in C++, compiled when it is first used.
+"""What makes a model that is only asked quick.
+
+On a CPU, an optional accelerator in C++, compiled when it is first used:
 
 build    from C++ to a library that is loaded
 matrix   products in floats or in bytes
@@ -6,6 +8,11 @@ reading  a model as the native side sees it
 reader   an encoder in one call
 writer   a whole search in one call
 native/  the C++
+
+On a GPU, searches whose steps are captured (`regard.decode.captured`), in kernels of our own:
+
+kernels  a product with all that is around it, and one query at all keys so far
+narrow   a Transformer's block made of them
 """
 
 from __future__ import annotations
@@ -16,8 +23,10 @@ from torch import nn
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.block import Encoder
-from regard.core.linear import onednn, pack
+from regard.core.linear import pack, swiftest
+from regard.decode.captured import capture
 from regard.errors import ConfigError, nearest
+from regard.fast import narrow
 from regard.fast.build import Unbuilt, library
 from regard.fast.matrix import Matrix, in_bytes
 from regard.fast.reader import Reader
@@ -31,7 +40,8 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def prepare(model: M, arithmetic: str = "fp32") -> M:
-    """Makes a model ready to be asked: large products packed, and whole encoders and searches in one call.
+    """Makes a model ready to be asked: large products packed, and whole encoders and searches in one call; on a GPU,
+    steps of a search that are captured once and then replayed.
 
     In fp32 the accelerator serves where it can, and nobody hears of it where it cannot; int8 asks for it by name.
     """
@@ -47,4 +57,4 @@ def prepare(model: M, arithmetic: str = "fp32") -> M:
     for part in model.modules():
         if isinstance(part, Encoder):
             part.reader = Reader(part, whole=whole)
-    return pack(model, in_bytes if whole else onednn)
+    return capture(pack(model, in_bytes if whole else swiftest), kernels=narrow)

@@ -74,7 +74,7 @@ class Reading:
             raise Unable
         assert isinstance(first, Block)
         assert isinstance(first.feed_forward, FeedForward)
-        (named, *others) = {_activation(block.feed_forward.activation) for block in blocks}  # type: ignore[union-attr, arg-type]
+        (named, *others) = {activation_of(block.feed_forward.activation) for block in blocks}  # type: ignore[union-attr, arg-type]
         if others:
             raise Unable
         listed = (Blocked * len(blocks))(*(self._block(block) for block in blocks))
@@ -137,7 +137,7 @@ class Reading:
         return self.held[-1].data_ptr()
 
 
-def _activation(function: Callable[[Tensor], Tensor]) -> int:
+def activation_of(function: Callable[[Tensor], Tensor]) -> int:
     """Its place among those that are known. One that has settings is copied with its model."""
     for place, known in enumerate(ACTIVATIONS.values()):
         if known is function:
@@ -157,10 +157,10 @@ def as_it_is(model: nn.Module, *vectors: Tensor) -> bool:
     return (
         not hooks._global_forward_hooks
         and not hooks._global_forward_pre_hooks
-        and not any(map(_meddled, model.modules()))
+        and not any(map(meddled, model.modules()))
     )
 
 
-def _meddled(part: nn.Module) -> bool:
+def meddled(part: nn.Module) -> bool:
     hooked = part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__
     return bool(hooked or (isinstance(part, Attention) and part.minded))

@@ -78,8 +78,9 @@ def test_words_that_only_fill_a_row_are_never_told(bias: bool, monkeypatch: pyte
     """In 16 bits the table of logits is widened on a GPU; loss and gradients are those of the table as it was."""
     head, hidden, targets, real = make(bias=bias, dtype=torch.bfloat16)
     found = []
-    for aligned in ({}, {"cpu": 8}):
-        monkeypatch.setattr(module, "ALIGNED", aligned)
+    monkeypatch.setattr(module, "ALIGNED", 8)
+    for ahead in (set(), {"cpu"}):
+        monkeypatch.setattr(module, "AHEAD", ahead)
         loss = head(hidden, targets, real=real, smoothing=0.1)
         found.append([loss.total, loss.parts["nll"], *gradients(loss.total, head, hidden)])
     assert module._aligned(head.weight, None)[0].shape == (16, DIM)

@@ -317,8 +317,8 @@ def test_where_there_is_nothing_to_capture_a_model_stays_as_it_is() -> None:
     assert not ahead.captures
 
 
-def test_all_layers_are_one_compiled_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the choice is another; the model itself stays as it was."""
+def test_head_and_choice_are_one_compiled_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model itself stays as it was."""
     counts: list[int] = []
 
     def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -326,15 +326,14 @@ def test_all_layers_are_one_compiled_graph(monkeypatch: pytest.MonkeyPatch) -> N
         return graph
 
     monkeypatch.setattr(module, "COMPILED", {"dynamic": False, "backend": count, "fullgraph": True})
-    monkeypatch.setattr(module, "_graph", lambda work, pool: work() or work)
+    monkeypatch.setattr(module, "captured", RECORD)
     monkeypatch.setitem(module.ON, compiled, DEVICE.type)
     model = make("gpt", layers=3)
     start, prompt = beginning(model, random.Random(8), 2)
     asked = {"eos": -1, "limit": 9, "filters": (no_repeat(2),)}
     ahead = Captured(model, compiled)
     agree(greedy(ahead, start(), prompt, **asked), greedy(model.step, start(), prompt, **asked))
-    assert len(counts) == 2
-    assert all(block._compiled_call_impl is None for block in model.blocks)  # type: ignore[union-attr]
+    assert len(counts) == 1
 
 
 def test_there_are_few_sizes_and_none_is_much_too_large() -> None:
