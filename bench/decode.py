@@ -49,9 +49,9 @@ class Cell:
 
 
 CELLS = {
-    "xl-1": Cell("gpt2-xl", 1, records=("compiled", "captured"), static=True),
-    "124m-1": Cell("gpt2", 1, records=("compiled", "captured"), static=True),
-    "124m-32": Cell("gpt2", 32, records=("compiled", "captured"), static=True),
+    "xl-1": Cell("gpt2-xl", 1, static=True),
+    "124m-1": Cell("gpt2", 1, static=True),
+    "124m-32": Cell("gpt2", 32, static=True),
     "base-1-1": Cell("base", 1),
     "base-1-4": Cell("base", 1, beam=4),
     "base-64-1": Cell("base", 64),

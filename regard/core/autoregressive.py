@@ -27,6 +27,9 @@ class Autoregressive(nn.Module):
     longest: int | None = None  # tokens that it can read or write, where there is a limit
     carries: bool = False  # the past of its state stays of one size, and can be handed on from text to text without end
     exempt: Mapping[str, str] = MappingProxyType({})  # laws that do not hold for it by intention, and why
+    recordable: bool = (
+        True  # a training step is many kernels; False: a few long ones, which gain nothing from a recording
+    )
     writer: Any = None  # searches in one call, where it was prepared for that
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:

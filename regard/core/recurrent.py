@@ -4,8 +4,9 @@
     gru    r, z = σ(Wx + Uh)      n = tanh(Wx + r ⊙ (Uh + b))      h' = (1 - z) ⊙ n + z ⊙ h
     lstm   i, f, o = σ(Wx + Uh)   g = tanh(Wx + Uh)   c' = f ⊙ c + i ⊙ g   h' = o ⊙ tanh c'
 
-Whole sequences run in PyTorch's fused kernels. A decoder that hears its own attention must go word by word; it takes
-`advance`, the same cell with the same weights, for which the products Wx are made beforehand for all words at once.
+Whole sequences run in PyTorch's fused kernels (but not while a step is recorded: `read`). A decoder that hears its own
+attention must go word by word; it takes `advance`, the same cell with the same weights, for which the products Wx are
+made beforehand for all words at once.
 
 The GRU multiplies by r after the product with U, as PyTorch and cuDNN do; Cho et al. (2014) multiply before it.
 """
@@ -51,6 +52,8 @@ class Recurrent(nn.Module):
 
         `real` (B, T) keeps padding out of the states; padded outputs are zero.
         """
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            return self.read(x, past, real)
         before = None if past is None else tuple(t.transpose(0, 1).to(x.dtype).contiguous() for t in past)
         hx = before if before is None or self.cell == "lstm" else before[0]
         if real is None:
@@ -67,6 +70,40 @@ class Recurrent(nn.Module):
         return (zeros, zeros) if self.cell == "lstm" else (zeros,)
 
     # ---- word by word
+
+    def read(self, x: Tensor, past: Past | None = None, real: Tensor | None = None) -> tuple[Tensor, Past]:
+        """The same as forward, without cuDNN, which has the host tell the lengths of rows: what a recording wants. A
+        state stays as it is while there are no real words."""
+        states: list[Past] = []
+        for layer in range(self.layers):
+            if layer:
+                x = F.dropout(x, self.body.dropout, self.training)
+            ways = []
+            for way in range(self.directions):
+                place = len(states)
+                first = None if past is None else tuple(t[:, place] for t in past)
+                y, state = self._read(x, layer, way == 1, first, real)
+                ways.append(y)
+                states.append(state)
+            x = torch.cat(ways, -1)
+        return x, tuple(torch.stack(tensors, 1) for tensors in zip(*states, strict=True))
+
+    def _read(
+        self, x: Tensor, layer: int, backwards: bool, past: Past | None, real: Tensor | None
+    ) -> tuple[Tensor, Past]:
+        """One layer in one direction."""
+        weight, feedback, bias, feedback_bias = self._weights(layer, backwards)
+        gates = F.linear(x, weight, bias)
+        state = tuple(t[:, 0] for t in self.empty(len(x), gates)) if past is None else tuple(t.to(gates) for t in past)
+        words = list(enumerate(gates.unbind(1)))
+        outputs = [state[0]] * len(words)
+        for place, own in reversed(words) if backwards else words:
+            after = STEPS[self.cell](own, F.linear(state[0], feedback, feedback_bias), state)
+            if real is not None:
+                after = tuple(n.where(real[:, place, None], o) for n, o in zip(after, state, strict=True))
+            outputs[place], state = after[0], after
+        y = torch.stack(outputs, 1)
+        return y if real is None else y * real[..., None], state
 
     def inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """What x, the first of the lowest layer's inputs, adds to its gates, Wx + b, (…, gates · dim); and the matrix
@@ -86,11 +123,11 @@ class Recurrent(nn.Module):
             states.append(STEPS[self.cell](gates, F.linear(before[layer][0], feedback, feedback_bias), before[layer]))
         return states[-1][0], tuple(torch.stack(tensors, 1) for tensors in zip(*states, strict=True))
 
-    def _weights(self, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _weights(self, layer: int, backwards: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """W, U and their biases, as PyTorch names them."""
-        held = self.body._parameters
+        held, way = self.body._parameters, "_reverse" if backwards else ""
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        return tuple(held[f"{name}_l{layer}"] for name in names)
+        return tuple(held[f"{name}_l{layer}{way}"] for name in names)
 
 
 def _rnn(gates: Tensor, fed_back: Tensor, past: Past) -> Past:

@@ -107,6 +107,20 @@ class Kernels(Protocol):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, places: Tensor | None, scale: float) -> Tensor:
         """softmax(scale · qK + seen) V. Behind the `places` of the last keys there is nothing to see."""
 
+    def say(
+        self,
+        logits: Tensor,
+        tokens: Tensor,
+        totals: Tensor,
+        told: Tensor,
+        ended: Tensor,
+        going: Tensor,
+        limit: Tensor,
+        clock: Tensor,
+        eos: int,
+    ) -> None:
+        """Every row says its likeliest word, and a desk's books of it are kept."""
+
     def narrowed(self, model: nn.Module, rows: int) -> AbstractContextManager[None]:
         """For as long as it lasts, layers go through so many vectors in fewer kernels, where they can."""
 

@@ -36,7 +36,7 @@ from regard.device import record_graph, rehearse
 
 EVERY = 8  # steps from one look at who is done to the next
 DESKS = 16  # kept; the one that was used longest ago makes room
-COMPILED: dict[str, Any] = {"dynamic": False, "options": {"coordinate_descent_tuning": True}}
+COMPILED: dict[str, Any] = {"dynamic": False}
 
 M = TypeVar("M", bound=nn.Module)
 Record = Callable[[Desk, Any], Replay]  # a desk and the memory that graphs share -> what repeats its step
@@ -86,18 +86,12 @@ class Captured:
         self.alone = Lock()  # desks are written on: whoever comes from another thread waits
 
     @property
-    def minded(self) -> list[Any]:
-        """Whatever can be watched or silenced."""
-        return [part for part in self.model.modules() if hasattr(part, "minded")]
-
-    @property
-    def held(self) -> list[Tensor]:
-        """The tensors whose addresses a graph knows."""
-        return [*self.model.parameters(), *self.model.buffers()]
-
-    @property
-    def packed(self) -> list[Any]:
-        return [part for part in self.model.modules() if hasattr(part, "packed")]
+    def parts(self) -> list[nn.Module]:
+        """All modules, some twice: `modules()` takes several times as long to say so."""
+        found: list[nn.Module] = [self.model]
+        for part in found:  # which grows meanwhile
+            found += [one for one in part._modules.values() if one is not None]
+        return found
 
     def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return Autoregressive.step(self.model, tokens, state)
@@ -223,7 +217,7 @@ class Captured:
             and not torch.is_autocast_enabled(prompt.device.type)
             and not self.model.training
             and type(self.model).step is Autoregressive.step
-            and not any(part.minded for part in self.minded)
+            and not any(getattr(part, "minded", False) for part in self.parts)
             and how.columns > 0
             and getattr(how, "tell", None) is None
             and all(line.alike == lines[0].alike and not line.prefix for line in lines)
@@ -235,7 +229,9 @@ class Captured:
 
     def _forget_what_is_stale(self) -> None:
         """A graph knows addresses: where weights were moved, replaced or trained on, it is of no use."""
-        found: list[object] = [*marks(self.held), *(part.packed for part in self.packed)]
+        parts = self.parts
+        held = [t for part in parts for t in (*part._parameters.values(), *part._buffers.values()) if t is not None]
+        found: list[object] = [*marks(held), *(part.packed for part in parts if hasattr(part, "packed"))]
         if found != self.marks:
             self.desks.clear()
             self.marks = found

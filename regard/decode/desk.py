@@ -39,6 +39,8 @@ class Desk:
         self.thrown = torch.zeros(sentences, thrown, dtype=torch.float64, device=device)
         shape = (max(every, WARM), sentences, line.how.columns, keep)
         self.told = torch.zeros(shape, dtype=torch.float64, device=device)
+        kernels = standing.kernels if line.how.plain and not line.filters else None
+        self.kernels = kernels if kernels is not None and kernels.suit(standing.seen, 1) else None
         self.replay: Replay = self.work
 
     def work(self) -> None:
@@ -49,6 +51,14 @@ class Desk:
     def settle(self, hidden: Tensor, past: Sequence[Tensor]) -> None:
         """From the last hidden states to the tokens of the next step, with all that is to be kept."""
         logits = self.model.head.logits(hidden)
+        if self.kernels is None:
+            self._choose(logits, past)
+        else:
+            books = self.tokens, self.totals, self.told, self.ended, self.going, self.limit, self.standing.clock
+            self.kernels.say(logits, *books, self.eos)
+            self.standing.follow(past, None)
+
+    def _choose(self, logits: Tensor, past: Sequence[Tensor]) -> None:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         thrown = self.thrown.index_select(1, self.standing.said)[:, 0] if self.thrown.numel() else None
         own = logits.log_softmax(-1)
@@ -72,13 +82,17 @@ class Desk:
         each = [*lines, *[lines[-1]] * (len(rows) - len(lines))]
         alive = [[*line.alive, *[(NEVER, 0, -1)] * (keep - len(line.alive))] for line in each]  # at first there is one
         self.standing.enter(state, rows, said)
-        if said:
-            self.tokens.copy_(torch.tensor([word for some in alive for _, _, word in some])[:, None])
-        else:
-            self.tokens.copy_(prompt.index_select(0, rows).repeat_interleave(keep, 0))
-        self.totals.copy_(torch.tensor([[total for total, _, _ in some] for some in alive], dtype=torch.float64))
-        self.ended.copy_(torch.tensor([len(line.ended) for line in each]))
-        self.limit.copy_(torch.tensor([line.limit for line in each]))
+        columns = [
+            [*(total for total, _, _ in some), *(word for _, _, word in some), len(line.ended), line.limit]
+            for some, line in zip(alive, each, strict=True)
+        ]
+        totals, words, ended, limit = (
+            torch.tensor(columns, dtype=torch.float64).to(rows.device).split([keep, keep, 1, 1], 1)
+        )  # in one piece: each way to the device takes its time
+        self.tokens.copy_(words.reshape(-1, 1) if said else prompt.index_select(0, rows).repeat_interleave(keep, 0))
+        self.totals.copy_(totals)
+        self.ended.copy_(ended[:, 0])
+        self.limit.copy_(limit[:, 0])
         self.going.copy_(torch.arange(len(rows), device=rows.device) < len(lines))
         if self.filters:
             self.story.fill_(-1)

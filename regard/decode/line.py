@@ -72,6 +72,7 @@ class Search:
     keep: int = 1  # hypotheses, and so rows, of a line
     columns: int = 0  # that a choice tells of each; 0: it cannot be made on the device
     penalty: Penalty | None = None
+    plain: bool = False  # each line says its likeliest word, and there is nothing more to it
 
     @property
     def alike(self) -> tuple[object, ...]:

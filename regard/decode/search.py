@@ -104,6 +104,8 @@ class Single(Search):
 class Greedy(Single):
     """The likeliest token, again and again."""
 
+    plain = True
+
     def pick(self, scores: Tensor, thrown: Tensor | None) -> Tensor:
         return scores.argmax(-1)
 

@@ -136,9 +136,9 @@ class Standing:
         mine.real.zero_()
         mine.real[:, :length] = True if memory.real is None else memory.real.index_select(0, rows)
         self.heard[:, 0, 0] = torch.where(mine.real, 0.0, HIDDEN)
-        for fixed, kv in zip(_found(mine.keys, KV), _found(memory.keys, KV), strict=True):
-            fixed.k[:, :, :length] = kv.keys.index_select(0, rows)
-            fixed.v[:, :, :length] = kv.values.index_select(0, rows)
+        there = [t[:, :, :length] for kv in _found(mine.keys, KV) for t in (kv.k, kv.v)]
+        here = [t for kv in _found(memory.keys, KV) for t in (kv.keys, kv.values)]
+        torch._foreach_copy_(there, [t.index_select(0, rows) for t in here])
 
 
 def length_of(memory: Any) -> int:

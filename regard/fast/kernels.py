@@ -3,6 +3,7 @@
     product   y = activation(W · norm(x) + b) + residual        one kernel where PyTorch has up to four
     write     the next keys and values into their places         one where it has two
     attend    one query of each hypothesis at all keys so far    reads what has been written, not the whole buffer
+    say       the likeliest word of each row, and its books      two where it has twenty
 
 They are written in Triton, which comes with PyTorch where there are GPUs; without it everything is done as ever. What
 is rounded to 16 bits between two steps by PyTorch is rounded so here, and sums are made in 32.
@@ -23,8 +24,10 @@ KINDS = (torch.float32, torch.bfloat16, torch.float16)
 MOST_QUERIES = 16  # of a sentence, at once
 TILE = 16  # the least number of rows of a matrix product in a kernel
 LOWEST = -1e30  # in place of -inf, from which nothing can be subtracted
+TILES = ((16_384, 16, 8), (2048, 4, 4), (0, 2, 4))  # from so many rows of W on, rows and warps of a program (measured)
 CHUNK = 2048  # columns of W at a time
 KEYS = 128  # at a time
+WORDS = 1024  # for one program
 
 
 def suit(buffer: Tensor, queries: int) -> bool:
@@ -103,14 +106,14 @@ else:
         q = tl.load(q_at + row * q_row + head * q_head + one[:, None] * q_one + d[None, :], mask=real, other=0.0)
         if FRESH:  # each sees its own; nobody reads them from where they are written to
             fresh = row * new_row + head * new_head + one[:, None] * new_one + d[None, :]
-            k = tl.load(new_k_at + fresh, mask=real, other=0.0)
-            v = tl.load(new_v_at + fresh, mask=real, other=0.0)
+            new_k = tl.load(new_k_at + fresh, mask=real, other=0.0)
+            new_v = tl.load(new_v_at + fresh, mask=real, other=0.0)
             place = tl.load(places_at + one, mask=one < N, other=0)
-            tl.store(k_at + buffer + place[:, None] * D + d[None, :], k, mask=real)
-            tl.store(v_at + buffer + place[:, None] * D + d[None, :], v, mask=real)
-            top = tl.sum(q.to(tl.float32) * k.to(tl.float32), 1) * scale
+            tl.store(k_at + buffer + place[:, None] * D + d[None, :], new_k, mask=real)
+            tl.store(v_at + buffer + place[:, None] * D + d[None, :], new_v, mask=real)
+            top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 1) * scale
             mass = tl.full([ROWS], 1.0, tl.float32)
-            y = v.to(tl.float32)
+            y = new_v.to(tl.float32)
             end = tl.load(places_at).to(tl.int32)
         else:
             top = tl.full([ROWS], LOWEST, tl.float32)
@@ -158,6 +161,41 @@ else:
         tl.store(k_at + to, tl.load(new_k_at + fresh, mask=real), mask=real)
         tl.store(v_at + to, tl.load(new_v_at + fresh, mask=real), mask=real)
 
+    @triton.jit
+    def _best(logits_at, tops_at, masses_at, words_at, row_stride, V, BLOCK: tl.constexpr):
+        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+        word = part * BLOCK + tl.arange(0, BLOCK)
+        z = tl.load(logits_at + row * row_stride + word, mask=word < V, other=float("-inf")).to(tl.float32)
+        top = tl.max(z, 0)
+        at = row * tl.num_programs(1) + part
+        tl.store(tops_at + at, top)
+        tl.store(masses_at + at, tl.sum(tl.exp(z - tl.where(top > float("-inf"), top, 0.0)), 0))
+        tl.store(words_at + at, tl.min(tl.where(z == top, word, V - 1), 0))
+
+    @triton.jit
+    def _say(
+        tops_at, masses_at, words_at, tokens_at, totals_at, told_at, ended_at, going_at, limit_at, clock_at,
+        parts, rows, eos, PARTS: tl.constexpr,
+    ):  # fmt: skip
+        row, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
+        here = part < parts
+        tops = tl.load(tops_at + row * parts + part, mask=here, other=float("-inf"))
+        masses = tl.load(masses_at + row * parts + part, mask=here, other=0.0)
+        words = tl.load(words_at + row * parts + part, mask=here, other=2147483647)
+        top = tl.max(tops, 0)
+        word = tl.min(tl.where(tops == top, words, 2147483647), 0).to(tl.int64)
+        chance = -tl.log(tl.sum(masses * tl.exp(tops - top), 0))
+        total = tl.load(totals_at + row) + chance.to(tl.float64)
+        said, slot = tl.load(clock_at + 1) + 1, tl.load(clock_at + 2)
+        tl.store(tokens_at + row, word)
+        tl.store(totals_at + row, total)
+        tl.store(told_at + (slot * rows + row) * 2, total)
+        tl.store(told_at + (slot * rows + row) * 2 + 1, word.to(tl.float64))
+        ended = tl.load(ended_at + row) + (word == eos).to(tl.int64)
+        tl.store(ended_at + row, ended)
+        able = (total > float("-inf")) & (ended < 1) & (said < tl.load(limit_at + row))
+        tl.store(going_at + row, tl.load(going_at + row) & able.to(tl.uint8))
+
     ACTIVATIONS = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu, None: _same}
 
 
@@ -173,14 +211,14 @@ def product(
     """activation(W · norm(x) + b) + residual: (M, K) -> (M, N). Each row of x costs, each row of W is read once."""
     (rows, columns), wide = x.shape, len(weight)
     y = x.new_empty(rows, wide)
-    block = 8 if wide > 2048 else 4
+    block, warps = next(tile for least, *tile in TILES if wide > least)
     chunk = triton.next_power_of_2(columns)
     gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
     _product[(triton.cdiv(wide, block),)](
         x, weight, bias, gamma, beta, residual, y, 0.0 if norm is None else norm.eps,
         wide, M=rows, K=columns, BLOCK=block, CHUNK=chunk if norm is not None else min(chunk, CHUNK),
         BIAS=bias is not None, NORM=norm is not None, SHIFT=beta is not None, RESIDUAL=residual is not None,
-        ACTIVATION=ACTIVATIONS[activation],
+        ACTIVATION=ACTIVATIONS[activation], num_warps=warps,
     )  # fmt: skip
     return y
 
@@ -190,6 +228,30 @@ def attend_and_write(
 ) -> Tensor:
     """`write` and then `attend`, in one."""
     return _attended(q, k, v, seen, places, scale, (new_k, new_v))
+
+
+def say(
+    logits: Tensor,
+    tokens: Tensor,
+    totals: Tensor,
+    told: Tensor,
+    ended: Tensor,
+    going: Tensor,
+    limit: Tensor,
+    clock: Tensor,
+    eos: int,
+) -> None:
+    """Each row of (n, V) says its likeliest word, as `Greedy` chooses and as a desk keeps its books; `clock` still
+    tells the step before."""
+    rows, vocab = logits.shape
+    parts = triton.cdiv(vocab, WORDS)
+    tops, masses = (torch.empty(rows, parts, device=logits.device) for _ in range(2))
+    words = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+    _best[(rows, parts)](logits, tops, masses, words, logits.stride(0), vocab, BLOCK=WORDS)
+    _say[(rows,)](
+        tops, masses, words, tokens, totals, told, ended, going.view(torch.uint8), limit, clock, parts, rows, eos,
+        PARTS=triton.next_power_of_2(parts),
+    )  # fmt: skip
 
 
 @torch.library.custom_op("regard::attend", mutates_args=())

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
 from regard.core.block import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm
+from regard.core.head import Head
 from regard.core.linear import Linear
 from regard.core.mask import Mask
 from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
 from regard.core.state import KV, Fixed
 from regard.fast import kernels
-from regard.fast.kernels import attend, suit, write
+from regard.fast.kernels import attend, say, suit, write
 from regard.fast.reading import Unable, activation_of, meddled
 
-__all__ = ["attend", "narrowed", "suit", "write"]  # all that a captured search asks for
+__all__ = ["attend", "narrowed", "say", "suit", "write"]  # all that a captured search asks for
 
 MOST = 4  # vectors at a time; of more, the library's products are the quicker ones
 
@@ -112,12 +114,21 @@ def _name_of(part: FeedForward) -> str | None:
 @contextmanager
 def narrowed(model: nn.Module, rows: int) -> Iterator[None]:
     """For as long as a step is captured; whoever calls the layers otherwise meets them as they are."""
-    few = rows <= MOST and suit(next(model.parameters()), 1)
-    before = [(part, part._compiled_call_impl) for part in model.modules() if few and fits(part)]
+    parts = [*model.modules()] if rows <= MOST and suit(next(model.parameters()), 1) else []
+    before = [(part, part._compiled_call_impl) for part in parts if fits(part)]
+    heads = [part for part in parts if type(part) is Head and not meddled(part) and "logits" not in vars(part)]
     for block, _ in before:
         block._compiled_call_impl = Narrow(block)
+    for head in heads:
+        head.logits = partial(_logits, head)  # type: ignore[method-assign]
     try:
         yield
     finally:
         for block, call in before:
             block._compiled_call_impl = call
+        for head in heads:
+            del head.logits
+
+
+def _logits(head: Head, hidden: Tensor) -> Tensor:
+    return kernels.product(hidden, head.weight, head.bias)

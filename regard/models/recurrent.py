@@ -52,7 +52,7 @@ class Config(ModelConfig):
 
 
 class LanguageModel(Sourceless):
-    carries = True
+    carries, recordable = True, False
     exempt = dict.fromkeys(("fused", "watching", "shown is read", "rows", "silence"), "it has no attention")
 
     def __init__(self, config: Config) -> None:

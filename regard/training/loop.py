@@ -176,6 +176,8 @@ def unrecordable(run: Run, task: Task) -> str:
         return "the loss of this task may go another way with each batch"
     if any(getattr(part, "minded", False) for part in run.model.modules()):
         return "somebody watches the model"
+    if not getattr(run.model, "recordable", True):
+        return "its recurrent layers are one kernel each"
     if any(isinstance(part, nn.BatchNorm1d) for part in run.model.modules()):
         return "its batch norms would count what fills a batch up"
     return ""

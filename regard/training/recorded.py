@@ -11,6 +11,7 @@ it would have been. What cannot be recorded is done as it was.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -121,6 +122,9 @@ class Recorded:
             self.takes.clear()
             first = error.__context__ or error  # a recording that was spoilt cannot be ended either
             self.say(f"warning: steps are not recorded ({str(first).splitlines()[0]}); training goes on without")
+            del first
+        if not self.room:
+            gc.collect()  # nothing of the graph that was not recorded is to be met again
 
     def _rehearse(self, batch: Any, before: Any) -> tuple[Loss, list[nn.Parameter]]:
         """What comes out, and which parameters learn from it."""

@@ -101,6 +101,28 @@ def test_padding_changes_nothing(cell: str, layers: int, bidirectional: bool) ->
 
 
 @every_cell
+@every_shape
+@pytest.mark.parametrize("real", [None, REAL], ids=["whole", "padded"])
+def test_reading_as_a_recording_does_is_reading(
+    cell: str, layers: int, bidirectional: bool, real: Tensor | None
+) -> None:
+    """In value and in every gradient, whatever stands in the padding."""
+    net, x = make(cell, layers, bidirectional), torch.randn(4, 7, WIDTH, dtype=torch.float64, requires_grad=True)
+    past = some_past(net, 4)
+    close(net.read(x, None, real), net(x, None, real))
+    found, wanted = net.read(x, past, real), net(x, past, real)
+    close(found, wanted)
+    one, other = (
+        torch.autograd.grad(y.sin().sum() + sum(t.cos().sum() for t in after), [x, *net.parameters()])
+        for y, after in (found, wanted)
+    )
+    for ours, theirs in zip(one, other, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    if real is not None:
+        close(net.read(x.masked_fill(~real[..., None], torch.nan), past, real), wanted)
+
+
+@every_cell
 @pytest.mark.parametrize("layers", [1, 3])
 def test_word_by_word_is_the_whole_sequence(cell: str, layers: int) -> None:
     """In value and in every gradient; the inputs may come in parts, of which the first brings the bias."""

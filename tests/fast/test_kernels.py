@@ -97,6 +97,35 @@ def test_looking_at_a_buffer_and_writing_to_it(queries: int, steps: int, kind: t
     close(kernels.attend(q, k, v, heard, None, 0.3), wanted)
 
 
+@each_kind
+@pytest.mark.parametrize("vocab", [5, 1024, 2500])
+def test_saying_the_likeliest_word(vocab: int, kind: torch.dtype) -> None:
+    """As a greedy search chooses, with its books: one row goes on, one ends, one is at its limit, one was done."""
+    rows, every, slot, said = 4, 3, 1, 6
+    wide = some(rows, vocab + 3, kind=kind)
+    logits = wide[:, :vocab]  # rows begin where those of a wider table do
+    logits[2, vocab // 2 :] = logits[2].max() + 1  # several are likeliest
+    logits[3, 1:] = HIDDEN
+    totals = torch.randn(rows, 1, device=DEVICE, dtype=torch.float64)
+    before, words = totals.clone(), logits.argmax(-1)
+    eos = int(words[1])
+    told = torch.zeros(every, rows, 2, 1, device=DEVICE, dtype=torch.float64)
+    tokens, ended = (torch.zeros(n, dtype=torch.long, device=DEVICE) for n in (rows, rows))
+    going = torch.tensor([True, True, True, False], device=DEVICE)
+    limit = torch.tensor([9, 9, said + 1, 9], device=DEVICE)
+    clock = torch.tensor([0, said, slot, 0], device=DEVICE)
+    kernels.say(logits, tokens, totals, told, ended, going, limit, clock, eos)
+    assert torch.equal(tokens[:2], words[:2])
+    assert torch.equal(logits[2, tokens[2]], logits[2].max())
+    wanted = before + logits.float().log_softmax(-1).gather(1, tokens[:, None])
+    torch.testing.assert_close(totals, wanted, rtol=1e-5, atol=1e-5)
+    assert torch.equal(told[slot, :, 0], totals)
+    assert torch.equal(told[slot, :, 1, 0], tokens.double())
+    assert not told[[0, 2]].any()
+    assert ended.tolist() == (tokens == eos).long().tolist()
+    assert going.tolist() == [int(words[0]) != eos, False, False, False]
+
+
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="fake tensors and real ones agree where the kernels run")
 def test_the_operators_can_be_compiled() -> None:
     q, k, v = (some(2, 2, 3, 16, kind=torch.float32) for _ in range(3))
@@ -163,15 +192,16 @@ def test_searches_find_what_the_plain_ones_find(
             assert (one.tokens, one.finished, one.rows) == (other.tokens, other.finished, other.rows)
             assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
     assert all(block._compiled_call_impl is None for block in model.modules())
+    assert ("say" in calls) == (keep == 1)
     few = rows * keep <= narrow.MOST
-    assert ("product" in calls) == (few and "cosine" not in family)
+    assert ("product" in calls) == few
     if "cosine" not in family:
         assert ("attend_and_write" if few else "write") in calls
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     calls: set[str] = set()
-    for name in ("product", "attend_and_write", "write", "attend"):
+    for name in ("product", "attend_and_write", "write", "attend", "say"):
         real = getattr(kernels, name)
         for module in (kernels, narrow):
             if hasattr(module, name):
