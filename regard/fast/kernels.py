@@ -26,7 +26,7 @@ TILE = 16  # the least number of rows of a matrix product in a kernel
 LOWEST = -1e30  # in place of -inf, from which nothing can be subtracted
 TILES = ((16_384, 16, 8), (2048, 4, 4), (0, 2, 4))  # from so many rows of W on, rows and warps of a program (measured)
 CHUNK = 2048  # columns of W at a time
-KEYS = 128  # at a time
+KEYS = 2**14  # bytes of them at a time
 WORDS = 1024  # for one program
 
 
@@ -286,12 +286,13 @@ def _attended(
     fresh: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     (rows, heads, few, width), y = q.shape, _room(q)
+    wide = max(TILE, triton.next_power_of_2(width))
     _attend[(rows, heads)](
         q, k, v, seen, *(fresh or (None, None)), places, y, scale, k.shape[2],
         *_strides(q), *(_strides(*fresh) if fresh else (0, 0, 0)),
         seen.stride(0), seen.stride(2) if seen.shape[2] > 1 else 0, *_strides(y),
         N=few, ROWS=1 if few == 1 else max(TILE, triton.next_power_of_2(few)), D=width,
-        WIDTH=max(TILE, triton.next_power_of_2(width)), BLOCK=KEYS, LOWEST=LOWEST,
+        WIDTH=wide, BLOCK=max(TILE, KEYS // (wide * q.element_size())), LOWEST=LOWEST,
         FRESH=fresh is not None, GROWS=places is not None,
     )  # fmt: skip
     return y
