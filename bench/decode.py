@@ -2,7 +2,6 @@
 
 python -m bench.decode                     # all cells, about four minutes on an H200
 python -m bench.decode xl-1 base-64-4      # some of them; the others keep their lines in the table
-python -m bench.decode --compiled          # compiled steps in every cell, not only where they decide; twice as long
 python -m bench.decode --dry               # tiny models on any machine, to see that it runs; nothing is written
 """
 
@@ -27,7 +26,7 @@ from bench.peers import BOS, EOS, PAD, hugging_face_gpt2, marian, our_gpt2, ours
 from regard.core.autoregressive import Autoregressive
 from regard.core.linear import pack
 from regard.decode import beam, greedy
-from regard.decode.captured import Captured, Record, captured, compiled
+from regard.decode.captured import Captured, captured
 from regard.decode.desk import Desk, Replay
 from regard.decode.filters import at_least
 from regard.fast import narrow
@@ -44,7 +43,6 @@ class Cell:
     size: str
     rows: int
     beam: int = 1
-    records: tuple[str, ...] = ("captured",)  # ours, the one that is compared first
     static: bool = False  # the peer's static cache is raced too
 
 
@@ -55,9 +53,8 @@ CELLS = {
     "base-1-1": Cell("base", 1),
     "base-1-4": Cell("base", 1, beam=4),
     "base-64-1": Cell("base", 64),
-    "base-64-4": Cell("base", 64, beam=4, records=("compiled", "captured")),
+    "base-64-4": Cell("base", 64, beam=4),
 }
-RECORDS: dict[str, Record] = {"captured": captured, "compiled": compiled}
 
 
 @dataclass
@@ -95,7 +92,6 @@ class Sides:
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("cells", nargs="*", metavar="CELL", help=f"some of {', '.join(CELLS)}; all when left out")
-    asked.add_argument("--compiled", action="store_true", help="race compiled steps in every cell")
     asked.add_argument("--profile", action="store_true", help="print which kernels take the time of ours")
     asked.add_argument("--dry", action="store_true", help="tiny models, nothing is written")
     given = asked.parse_args()
@@ -105,8 +101,7 @@ def main() -> None:
         asked.error("no GPU is here; write --dry to see that the script runs")
     for name in given.cells or CELLS:
         before = time.perf_counter()
-        cell = replace(CELLS[name], records=("compiled", "captured")) if given.compiled else CELLS[name]
-        line = compare(name, cell, given.dry, given.profile)
+        line = compare(name, CELLS[name], given.dry, given.profile)
         if line is None:
             continue
         print(f"{name}: {time.perf_counter() - before:.0f} s", flush=True)
@@ -122,23 +117,20 @@ def compare(name: str, cell: Cell, dry: bool, profile: bool = False) -> Line | N
     if dry:
         cell = replace(cell, rows=min(cell.rows, 3))
     sides = (translation if cell.size == "base" else continuation)(cell, dry)
-    steps = {name: Captured(sides.model, repeated if dry else RECORDS[name], kernels=narrow) for name in cell.records}
-    mine = {f"regard, {name}": sides.ours(step) for name, step in steps.items() if _goes_ahead(step, sides.ours(step))}
-    if not mine:
+    step = Captured(sides.model, repeated if dry else captured, kernels=narrow)
+    mine = sides.ours(step)
+    if not _goes_ahead(step, mine):
         return None
-    engines = {**mine, **sides.theirs}
+    engines = {"regard": mine, **sides.theirs}
     found = race(sides.work, sides.unit, {e: _timed(run, sides.amount) for e, run in engines.items()}, **_often(dry))
     if profile:
-        for engine, run in mine.items():
-            print(f"{name}, {engine}\n{_profile(run)}", flush=True)
-    first, peer = next(iter(mine)), next(iter(sides.theirs))
+        print(f"{name}\n{_profile(mine)}", flush=True)
     share = None
     if cell.size != "base":
-        share = _bytes(sides.model) * found.rate(first) / cell.rows / BANDWIDTH
-    same, memory = _same(engines[first](), engines[peer]()), _peak(engines[first])
-    captures = sum(step.captures for step in steps.values())
-    line = Line(name, sides.work, sides.unit, found.work, found.seconds, share, same, captures, memory)
-    del sides, steps, mine, engines, found
+        share = _bytes(sides.model) * found.rate("regard") / cell.rows / BANDWIDTH
+    same, memory = _same(mine(), next(iter(sides.theirs.values()))()), _peak(mine)
+    line = Line(name, sides.work, sides.unit, found.work, found.seconds, share, same, step.captures, memory)
+    del sides, step, mine, engines, found
     gc.collect()
     torch.compiler.reset()
     torch.cuda.empty_cache()

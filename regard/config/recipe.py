@@ -82,9 +82,9 @@ class TrainConfig(Config):
     """auto: bf16 autocast on a GPU, fp32 elsewhere."""
     compile: bool = False
     """Compile the model (minutes at the start); a resumed run then goes on equivalent, not bit for bit."""
-    record: Literal["auto", "always", "never"] = "never"
+    record: Literal["auto", "always", "never"] = "auto"
     """Record a step once for each shape of a batch and replay it, on a GPU: one call in place of a thousand, and the
-    host a step ahead; auto: where it can be. Not measured on a GPU yet."""
+    host a step ahead; auto: where it can be."""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto: a GPU where there is one."""
     threads: int = Field(0, ge=0)

@@ -36,7 +36,6 @@ from regard.device import record_graph, rehearse
 
 EVERY = 8  # steps from one look at who is done to the next
 DESKS = 16  # kept; the one that was used longest ago makes room
-COMPILED: dict[str, Any] = {"dynamic": False}
 
 M = TypeVar("M", bound=nn.Module)
 Record = Callable[[Desk, Any], Replay]  # a desk and the memory that graphs share -> what repeats its step
@@ -52,14 +51,7 @@ def captured(desk: Desk, pool: Any) -> Replay:
         return record_graph(desk.work, pool).replay
 
 
-def compiled(desk: Desk, pool: Any) -> Replay:
-    """Likewise, with head and choice compiled to fewer kernels, which takes some seconds for each size."""
-    desk.settle = torch.compile(desk.settle, **COMPILED)  # type: ignore[method-assign]
-    with torch._dynamo.config.patch(recompile_limit=4 * DESKS):  # one for each size
-        return captured(desk, pool)
-
-
-ON: dict[Record, str] = {captured: "cuda", compiled: "cuda"}  # where each is possible; any other, everywhere
+ON: dict[Record, str] = {captured: "cuda"}  # where it is possible; any other, everywhere
 
 
 def _possible(record: Record, device: torch.device) -> bool:
@@ -158,10 +150,9 @@ class Captured:
             _keep_books(*told)
 
     def _smaller(self, desk: Desk, live: list[Line], stay: list[int]) -> tuple[Desk, list[Line]]:
-        """A desk for those who stay, where half are gone. One is made only where three quarters are, and never
-        compiled: for the few that are left, that would take longer than all their words."""
+        """A desk for those who stay, where half are gone. One is made only where three quarters are."""
         old = desk.standing
-        make = len(stay) <= old.sentences // 4 and self.record is not compiled
+        make = len(stay) <= old.sentences // 4
         smaller = self._desk(State(old.memory, old.past), live[0], len(stay), old.capacity, make)
         if smaller is None:
             return desk, live

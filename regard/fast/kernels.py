@@ -130,22 +130,64 @@ else:
             visible = (one < N)[:, None] & (at < end)[None, :]
             seen = seen_at + row * seen_row + one[:, None] * seen_one + at[None, :]
             seen = tl.load(seen, mask=visible, other=float("-inf"))
-            if ROWS == 1:
-                scores = tl.sum(q.to(tl.float32) * k.to(tl.float32), 1)[None, :]
-            else:
-                scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-            scores = scores * scale + seen.to(tl.float32)
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale + seen.to(tl.float32)
             higher = tl.maximum(top, tl.max(scores, 1))
             p = tl.exp(scores - higher[:, None])
             less = tl.exp(top - higher)
             mass = mass * less + tl.sum(p, 1)
-            if ROWS == 1:
-                y = y * less[:, None] + tl.sum(tl.trans(p) * v.to(tl.float32), 0)[None, :]
-            else:
-                y = y * less[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+            y = y * less[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
             top = higher
         y = (y / tl.where(mass > 0, mass, 1.0)[:, None]).to(y_at.dtype.element_ty)  # zero where nothing is seen
         tl.store(y_at + row * y_row + head * y_head + one[:, None] * y_one + d[None, :], y, mask=real)
+
+    @triton.jit
+    def _attend_alone(
+        q_at, k_at, v_at, seen_at, new_k_at, new_v_at, places_at, y_at, scale, capacity,
+        q_row, q_head, q_one, new_row, new_head, new_one, seen_row, seen_one, y_row, y_head, y_one,
+        N: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+        FRESH: tl.constexpr, GROWS: tl.constexpr, LOWEST: tl.constexpr,
+    ):  # fmt: skip
+        """The same for one query: every place of a block keeps its own books, and they are added up at the end, so that
+        no block waits for the one before."""
+        row, head = tl.program_id(0), tl.program_id(1)
+        d, some = tl.arange(0, WIDTH), tl.arange(0, BLOCK)
+        buffer = (row.to(tl.int64) * tl.num_programs(1) + head) * capacity * D
+        q = tl.load(q_at + row * q_row + head * q_head + d, mask=d < D, other=0.0).to(tl.float32) * scale
+        tops = tl.full([BLOCK], LOWEST, tl.float32)
+        masses = tl.zeros([BLOCK], tl.float32)
+        ys = tl.zeros([BLOCK, WIDTH], tl.float32)
+        end = capacity
+        if GROWS:
+            end = (tl.load(places_at) + (0 if FRESH else 1)).to(tl.int32)
+        for begin in range(0, end, BLOCK):
+            at = begin + some
+            here = (at < end)[:, None] & (d < D)[None, :]
+            k = tl.load(k_at + buffer + at[:, None] * D + d[None, :], mask=here, other=0.0)
+            v = tl.load(v_at + buffer + at[:, None] * D + d[None, :], mask=here, other=0.0)
+            seen = tl.load(seen_at + row * seen_row + at, mask=at < end, other=float("-inf"))
+            scores = tl.sum(k.to(tl.float32) * q[None, :], 1) + seen.to(tl.float32)
+            higher = tl.maximum(tops, scores)
+            p, less = tl.exp(scores - higher), tl.exp(tops - higher)
+            masses = masses * less + p
+            ys = ys * less[:, None] + p[:, None] * v.to(tl.float32)
+            tops = higher
+        top = tl.max(tops, 0)
+        if FRESH:
+            fresh = row * new_row + head * new_head + d
+            new_k = tl.load(new_k_at + fresh, mask=d < D, other=0.0)
+            new_v = tl.load(new_v_at + fresh, mask=d < D, other=0.0)
+            place = buffer + tl.load(places_at) * D + d
+            tl.store(k_at + place, new_k, mask=d < D)
+            tl.store(v_at + place, new_v, mask=d < D)
+            score = tl.sum(new_k.to(tl.float32) * q, 0)
+            top = tl.maximum(top, score)
+        less = tl.exp(tops - top)
+        mass, y = tl.sum(masses * less, 0), tl.sum(ys * less[:, None], 0)
+        if FRESH:
+            p = tl.exp(score - top)
+            mass, y = mass + p, y + p * new_v.to(tl.float32)
+        y = (y / tl.where(mass > 0, mass, 1.0)).to(y_at.dtype.element_ty)  # zero where nothing is seen
+        tl.store(y_at + row * y_row + head * y_head + d, y, mask=d < D)
 
     @triton.jit
     def _write(
@@ -287,11 +329,11 @@ def _attended(
 ) -> Tensor:
     (rows, heads, few, width), y = q.shape, _room(q)
     wide = max(TILE, triton.next_power_of_2(width))
-    _attend[(rows, heads)](
+    (_attend_alone if few == 1 else _attend)[(rows, heads)](
         q, k, v, seen, *(fresh or (None, None)), places, y, scale, k.shape[2],
         *_strides(q), *(_strides(*fresh) if fresh else (0, 0, 0)),
         seen.stride(0), seen.stride(2) if seen.shape[2] > 1 else 0, *_strides(y),
-        N=few, ROWS=1 if few == 1 else max(TILE, triton.next_power_of_2(few)), D=width,
+        N=few, ROWS=max(TILE, triton.next_power_of_2(few)), D=width,
         WIDTH=wide, BLOCK=max(TILE, KEYS // (wide * q.element_size())), LOWEST=LOWEST,
         FRESH=fresh is not None, GROWS=places is not None,
     )  # fmt: skip

@@ -14,13 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import regard.decode.captured as module
 from regard.core.autoregressive import Autoregressive
 from regard.core.linear import pack
 from regard.core.state import State, reorder, repeat
 from regard.core.watch import silence, watch
 from regard.decode import Coverage, Hypothesis, beam, greedy, sample
-from regard.decode.captured import Captured, capture, captured, compiled, roomy
+from regard.decode.captured import Captured, capture, captured, roomy
 from regard.decode.desk import Desk, Replay
 from regard.decode.filters import Filter, at_least, min_p, never, no_repeat, temperature, top_k, top_p
 from regard.decode.search import best_of_groups
@@ -28,6 +27,8 @@ from regard.decode.standing import Standing, tensors
 from regard.models import gpt, recurrent, seq2seq, tcn, transformer
 
 DEVICE = torch.device(os.environ.get("REGARD_DEVICE", "cpu"))
+if DEVICE.type == "cuda":
+    torch.backends.cudnn.allow_tf32 = False  # else its recurrent layers round otherwise than all the rest
 BOS, EOS, VOCAB = 1, 2, 11
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "gpt": (gpt.GPT, gpt.Config, {"dim": 16, "heads": 2, "layers": 2, "context": 40}),
@@ -315,25 +316,6 @@ def test_where_there_is_nothing_to_capture_a_model_stays_as_it_is() -> None:
     ahead = Captured(model)
     assert greedy(ahead, start(), prompt, eos=EOS, limit=4) == greedy(model.step, start(), prompt, eos=EOS, limit=4)
     assert not ahead.captures
-
-
-def test_head_and_choice_are_one_compiled_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model itself stays as it was."""
-    counts: list[int] = []
-
-    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        counts.append(len(graph.graph.nodes))
-        return graph
-
-    monkeypatch.setattr(module, "COMPILED", {"dynamic": False, "backend": count, "fullgraph": True})
-    monkeypatch.setattr(module, "captured", RECORD)
-    monkeypatch.setitem(module.ON, compiled, DEVICE.type)
-    model = make("gpt", layers=3)
-    start, prompt = beginning(model, random.Random(8), 2)
-    asked = {"eos": -1, "limit": 9, "filters": (no_repeat(2),)}
-    ahead = Captured(model, compiled)
-    agree(greedy(ahead, start(), prompt, **asked), greedy(model.step, start(), prompt, **asked))
-    assert len(counts) == 1
 
 
 def test_there_are_few_sizes_and_none_is_much_too_large() -> None:

@@ -36,6 +36,8 @@ from regard.training.state import rng_tensors
 from regard.weights import weights
 
 DEVICE = os.environ.get("REGARD_DEVICE", "cpu")
+if DEVICE == "cuda":
+    torch.backends.cudnn.allow_tf32 = False  # else its recurrent layers round otherwise than all the rest
 VOCAB = 20
 
 
