@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from typing import Literal, TypeVar, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.block import Encoder
-from regard.core.linear import pack, swiftest
+from regard.core.linear import Layout, pack, swiftest
 from regard.decode.captured import capture
 from regard.errors import ConfigError, nearest
-from regard.fast import narrow
+from regard.fast import kernels, narrow
 from regard.fast.build import Unbuilt, library
 from regard.fast.matrix import Matrix, in_bytes
 from regard.fast.reader import Reader
@@ -43,18 +43,29 @@ def prepare(model: M, arithmetic: str = "fp32") -> M:
     """Makes a model ready to be asked: large products packed, and whole encoders and searches in one call; on a GPU,
     steps of a search that are captured once and then replayed.
 
-    In fp32 the accelerator serves where it can, and nobody hears of it where it cannot; int8 asks for it by name.
+    In fp32 the accelerator serves where it can, and nobody hears of it where it cannot; int8 asks for it by name, and
+    on a GPU means weights in bytes.
     """
     if arithmetic not in get_args(Arithmetic):
         raise ConfigError(f"arithmetic: {arithmetic!r} is not known; {nearest(arithmetic, get_args(Arithmetic))}")
     whole = arithmetic == "int8"
-    if whole:
-        library()
-        if next(model.parameters()).device.type != "cpu":
-            raise ConfigError("arithmetic: int8 is for CPUs, but the model is elsewhere; write device cpu, or fp32")
+    layout = _in_bytes(next(model.parameters())) if whole else swiftest
     if isinstance(model, Autoregressive):
         model.writer = Writer(model, whole=whole)
     for part in model.modules():
         if isinstance(part, Encoder):
             part.reader = Reader(part, whole=whole)
-    return capture(pack(model, in_bytes if whole else swiftest), kernels=narrow)
+    return capture(pack(model, layout), kernels=narrow)
+
+
+def _in_bytes(like: Tensor) -> Layout:
+    """How matrices are multiplied in int8 wherever they are."""
+    if like.device.type == "cpu":
+        library()
+        return in_bytes
+    if not kernels.suit(like, 1):
+        raise ConfigError(
+            "arithmetic: int8 is for CPUs and, where Triton is installed, for CUDA, "
+            f"but the model is on {like.device}; write device cpu, or fp32"
+        )
+    return kernels.in_bytes

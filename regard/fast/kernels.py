@@ -12,7 +12,10 @@ is rounded to 16 bits between two steps by PyTorch is rounded so here, and sums 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from regard.core.linear import LARGE, Multiply
 
 try:
     import triton
@@ -22,6 +25,7 @@ except ImportError:  # there are none for this platform
 
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
 MOST_QUERIES = 16  # of a sentence, at once
+MOST_VECTORS = 4  # that a product takes; of more, the library's products are the quicker ones
 TILE = 16  # the least number of rows of a matrix product in a kernel
 LOWEST = -1e30  # in place of -inf, from which nothing can be subtracted
 TILES = ((16_384, 16, 8), (2048, 4, 4), (0, 2, 4))  # from so many rows of W on, rows and warps of a program (measured)
@@ -63,15 +67,17 @@ else:
 
     @triton.jit
     def _product(
-        x_at, w_at, b_at, gamma_at, beta_at, residual_at, y_at, epsilon,
+        x_at, w_at, scale_at, b_at, gamma_at, beta_at, residual_at, y_at, epsilon,
         N, M: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
-        BIAS: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr, RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr,
+        SCALED: tl.constexpr, BIAS: tl.constexpr,
+        NORM: tl.constexpr, SHIFT: tl.constexpr, RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr,
     ):  # fmt: skip
         n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         k = tl.arange(0, CHUNK)
         kind = y_at.dtype.element_ty
         inside = (n < N)[:, None]
         w = tl.load(w_at + n[:, None] * K + k[None, :], mask=inside & (k < K)[None, :], other=0.0)
+        scale = tl.load(scale_at + n, mask=n < N, other=0.0) if SCALED else 1.0
         bias = tl.load(b_at + n, mask=n < N, other=0.0).to(tl.float32) if BIAS else 0.0
         for m in tl.static_range(M):
             x = tl.load(x_at + m * K + k, mask=k < K, other=0.0).to(tl.float32)
@@ -87,7 +93,7 @@ else:
                 at = begin + k
                 some = tl.load(w_at + n[:, None] * K + at[None, :], mask=inside & (at < K)[None, :], other=0.0)
                 products += some.to(tl.float32) * tl.load(x_at + m * K + at, mask=at < K, other=0.0).to(tl.float32)
-            y = ACTIVATION((tl.sum(products, 1) + bias).to(kind).to(tl.float32)).to(kind)
+            y = ACTIVATION((tl.sum(products, 1) * scale + bias).to(kind).to(tl.float32)).to(kind)
             if RESIDUAL:
                 y = (y.to(tl.float32) + tl.load(residual_at + m * N + n, mask=n < N, other=0.0).to(tl.float32)).to(kind)
             tl.store(y_at + m * N + n, y, mask=n < N)
@@ -246,23 +252,48 @@ def product(
     weight: Tensor,
     bias: Tensor | None,
     *,
+    scale: Tensor | None = None,
     norm: nn.LayerNorm | None = None,
     activation: str | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """activation(W · norm(x) + b) + residual: (M, K) -> (M, N). Each row of x costs, each row of W is read once."""
+    """activation(W · norm(x) + b) + residual: (M, K) -> (M, N). Each row of x costs, each row of W is read once. With a
+    `scale` (N,), rows of W are so many times whole numbers."""
     (rows, columns), wide = x.shape, len(weight)
     y = x.new_empty(rows, wide)
     block, warps = next(tile for least, *tile in TILES if wide > least)
     chunk = triton.next_power_of_2(columns)
     gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
     _product[(triton.cdiv(wide, block),)](
-        x, weight, bias, gamma, beta, residual, y, 0.0 if norm is None else norm.eps,
+        x, weight, scale, bias, gamma, beta, residual, y, 0.0 if norm is None else norm.eps,
         wide, M=rows, K=columns, BLOCK=block, CHUNK=chunk if norm is not None else min(chunk, CHUNK),
-        BIAS=bias is not None, NORM=norm is not None, SHIFT=beta is not None, RESIDUAL=residual is not None,
-        ACTIVATION=ACTIVATIONS[activation], num_warps=warps,
+        SCALED=scale is not None, BIAS=bias is not None, NORM=norm is not None, SHIFT=beta is not None,
+        RESIDUAL=residual is not None, ACTIVATION=ACTIVATIONS[activation], num_warps=warps,
     )  # fmt: skip
     return y
+
+
+class Bytes:
+    """Wx + b with W in bytes: row i is sᵢ times whole numbers from -127 to 127. Of few vectors the matrix is all that
+    is read, and it is half as large; for many it is put back into x's precision at each call."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        largest = weight.detach().float().abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)
+        self.scale, self.bias = largest / 127, bias
+        self.weight = (weight.detach().float() / self.scale[:, None]).round().to(torch.int8)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2)
+        if len(rows) <= MOST_VECTORS and suit(x, 1):
+            y = product(rows.contiguous(), self.weight, self.bias, scale=self.scale)
+        else:
+            y = F.linear(rows, (self.weight * self.scale[:, None]).to(x.dtype), self.bias)
+        return y.view(*x.shape[:-1], len(self.weight))
+
+
+def in_bytes(weight: Tensor, bias: Tensor | None) -> Multiply | None:
+    """The layout of `core.linear.pack` for weights in int8 on a GPU."""
+    return Bytes(weight, bias) if weight.numel() >= LARGE else None
 
 
 def attend_and_write(

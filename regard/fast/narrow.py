@@ -23,12 +23,10 @@ from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
 from regard.core.state import KV, Fixed
 from regard.fast import kernels
-from regard.fast.kernels import attend, say, suit, write
+from regard.fast.kernels import MOST_VECTORS, Bytes, attend, say, suit, write
 from regard.fast.reading import Unable, activation_of, meddled
 
 __all__ = ["attend", "narrowed", "say", "suit", "write"]  # all that a captured search asks for
-
-MOST = 4  # vectors at a time; of more, the library's products are the quicker ones
 
 
 class Narrow:
@@ -48,32 +46,40 @@ class Narrow:
 
 
 def _inward(x: Tensor, attention: Any, around: Any, past: Fixed) -> Tensor:
-    qkv = kernels.product(x, attention.packed.weight, attention.packed.bias, norm=_before(around))
+    qkv = _product(x, attention, norm=_before(around))
     q, k, v = (_of_heads(t, attention, past) for t in qkv.unflatten(1, (3, -1)).unbind(1))
     y = kernels.attend_and_write(q, k, v, past.k, past.v, past.seen, past.places, q.shape[-1] ** -0.5)
     return _back(x, _merged(y), attention.output, around)
 
 
 def _outward(x: Tensor, attention: Any, around: Any, memory: Fixed) -> Tensor:
-    query = attention.score.query
-    q = _of_heads(kernels.product(x, query.weight, query.bias, norm=_before(around)), attention, memory)
+    q = _of_heads(_product(x, attention.score.query, norm=_before(around)), attention, memory)
     y = kernels.attend(q, memory.k, memory.v, memory.seen, None, q.shape[-1] ** -0.5)
     return _back(x, _merged(y), attention.output, around)
 
 
 def _wide(x: Tensor, part: Any, around: Any) -> Tensor:
-    name = _name_of(part)
-    y = kernels.product(x, part.wide.weight, part.wide.bias, norm=_before(around), activation=name)
+    y = _product(x, part.wide, norm=_before(around), activation=_name_of(part))
     return _back(x, y, part.narrow, around)
 
 
 def _back(x: Tensor, y: Tensor, last: Any, around: Any) -> Tensor:
     """x + W y + b, and its norm where that comes last."""
-    x = kernels.product(y, last.weight, last.bias, residual=x)
+    x = _product(y, last, residual=x)
     if _before(around) is not None:
         return x
     last_of_all: Tensor = around.norm(x)
     return last_of_all
+
+
+def _product(x: Tensor, part: Any, **around: Any) -> Tensor:
+    """In bytes, where a part was packed so."""
+    packed = part.packed
+    if packed is not None and isinstance(packed.multiply, Bytes):
+        held = packed.multiply
+        return kernels.product(x, held.weight, held.bias, scale=held.scale, **around)
+    whole = packed if isinstance(part, Attention) else part
+    return kernels.product(x, whole.weight, whole.bias, **around)
 
 
 def _before(around: Any) -> LayerNorm | None:
@@ -114,13 +120,13 @@ def _name_of(part: FeedForward) -> str | None:
 @contextmanager
 def narrowed(model: nn.Module, rows: int) -> Iterator[None]:
     """For as long as a step is captured; whoever calls the layers otherwise meets them as they are."""
-    parts = [*model.modules()] if rows <= MOST and suit(next(model.parameters()), 1) else []
+    parts = [*model.modules()] if rows <= MOST_VECTORS and suit(next(model.parameters()), 1) else []
     before = [(part, part._compiled_call_impl) for part in parts if fits(part)]
     heads = [part for part in parts if type(part) is Head and not meddled(part) and "logits" not in vars(part)]
     for block, _ in before:
         block._compiled_call_impl = Narrow(block)
     for head in heads:
-        head.logits = partial(_logits, head)  # type: ignore[method-assign]
+        head.logits = partial(_product, part=head)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -128,7 +134,3 @@ def narrowed(model: nn.Module, rows: int) -> Iterator[None]:
             block._compiled_call_impl = call
         for head in heads:
             del head.logits
-
-
-def _logits(head: Head, hidden: Tensor) -> Tensor:
-    return kernels.product(hidden, head.weight, head.bias)

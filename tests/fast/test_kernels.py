@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.block import ACTIVATIONS
+from regard.core.head import Head
 from regard.core.linear import Linear, pack
 from regard.core.state import State
 from regard.decode import Hypothesis, beam, greedy
@@ -67,6 +68,21 @@ def test_a_product_with_all_that_is_around_it(
     close(found, act(F.linear(norm(x), weight, bias)) + residual)
     norm.register_parameter("bias", None)
     close(kernels.product(x, weight, bias, norm=norm), F.linear(norm(x), weight, bias))
+
+
+@each_kind
+@pytest.mark.parametrize("rows", [1, 3, kernels.MOST_VECTORS + 1])
+def test_a_matrix_in_bytes_is_nearly_the_matrix(rows: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And exactly that of its whole numbers, however many vectors come."""
+    monkeypatch.setattr(kernels, "LARGE", 0)
+    weight, bias, x = some(40, 96, kind=kind), some(40, kind=kind), some(1, rows, 96, kind=kind)
+    multiply = kernels.in_bytes(weight, bias)
+    assert isinstance(multiply, kernels.Bytes)
+    assert multiply.weight.dtype == torch.int8
+    again = multiply.weight * multiply.scale[:, None]
+    assert ((again - weight.float()).abs() <= multiply.scale[:, None] * 0.5001).all()
+    close(multiply(x) / 10, F.linear(x.float(), again, bias.float()).to(kind) / 10)
+    assert kernels.in_bytes(torch.zeros_like(weight), None)(x).eq(0).all()  # type: ignore[misc]
 
 
 @each_kind
@@ -193,10 +209,29 @@ def test_searches_find_what_the_plain_ones_find(
             assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
     assert all(block._compiled_call_impl is None for block in model.modules())
     assert ("say" in calls) == (keep == 1)
-    few = rows * keep <= narrow.MOST
+    few = rows * keep <= kernels.MOST_VECTORS
     assert ("product" in calls) == few
     if "cosine" not in family:
         assert ("attend_and_write" if few else "write") in calls
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_a_search_with_weights_in_bytes_is_that_of_the_model_with_such_weights(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "LARGE", 0)
+    model, twin = make("transformer, pre"), make("transformer, pre")
+    twin.load_state_dict(model.state_dict())
+    for part in twin.modules():
+        if isinstance(part, (Linear, Head)):  # the head is the embedding as well, but what is looked up stays as it is
+            held = kernels.Bytes(part.weight, None)
+            part.weight = nn.Parameter(held.weight * held.scale[:, None])
+    pack(model, kernels.in_bytes)
+    prompt, source = torch.full((rows, 1), BOS, device=DEVICE), torch.randint(3, VOCAB, (rows, 7), device=DEVICE)
+    found = greedy(Captured(model, RECORD, kernels=narrow), model.start(source), prompt, eos=EOS, limit=12)
+    wanted = greedy(pack(twin).step, twin.start(source), prompt, eos=EOS, limit=12)
+    assert [one.tokens for one in found] == [one.tokens for one in wanted]
+    assert [one.logprob for one in found] == pytest.approx([one.logprob for one in wanted], abs=1e-3)
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
