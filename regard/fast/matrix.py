@@ -1,12 +1,12 @@
 """A matrix in the accelerator's layout, in floats or in bytes.
 
-In bytes, row i of W is sᵢ times whole numbers w from -64 to 64, and a vector x is s times whole numbers u from 0 to
+In bytes, row i of W is sᵢ times whole numbers w from -127 to 127, and a vector x is s times whole numbers u from 0 to
 255, less the one that stands for zero; s is chosen by its own least and largest number:
 
     y = s · sᵢ · Σ (u - zero) · w + b       the sum is of whole numbers, and exact
 
-64 and not 127, because the quickest instruction of a processor without VNNI adds two products in 16 bits. What a vector
-becomes depends on no other, so an answer does not depend on who else is in the batch.
+From -64 to 64 with AVX2, whose quickest instruction adds two products in 16 bits. What a vector becomes depends on no
+other, so an answer does not depend on who else is in the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from regard.core.linear import Multiply
 from regard.fast.build import library
 
 LARGE = 2**16  # numbers in a matrix; a smaller one is multiplied before it has been handed over
-WIDEST = 2**17  # the sum of so many products of two bytes fits into 32 bits
+WIDEST = 2**16  # the sum of so many products of two bytes fits into 32 bits
 
 
 class Matrix:

@@ -566,14 +566,14 @@ Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide
         const float* w = weight + (size_t)row * wide;
         float top = 0;
         for (int k = 0; k < wide; ++k) top = std::max(top, std::fabs(w[k]));
-        const float one = top > 0 ? MOST / top : 0.0f;
+        const float one = top > 0 ? by->most / top : 0.0f;
         int8_t* to = m->bytes + (size_t)(row / PANEL) * deep * PANEL + (row % PANEL) * STEP;
         for (int k = 0; k < wide; ++k) {
             const int8_t byte = (int8_t)std::lrintf(w[k] * one);
             to[(size_t)(k / STEP) * PANEL * STEP + k % STEP] = byte;
             m->sums[row] += byte;
         }
-        m->scales[row] = top / MOST;
+        m->scales[row] = top / by->most;
     }
     return m;
 }

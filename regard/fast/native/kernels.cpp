@@ -87,9 +87,10 @@ void rows_of_floats(const float* panel, int wide, const float* x, long stride, F
     }
 }
 
-// Sums of whole numbers, which are exact: 255 * 64 * wide stays below 2^31, and two products below 2^15.
+// Sums of whole numbers, which are exact: 255 * 127 * wide stays below 2^31.
 #if defined(__AVX512VNNI__)
 
+constexpr int MOST = 127;
 constexpr int BYTE_ROWS = 6;
 
 template <int R>
@@ -109,6 +110,7 @@ void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R]
 
 #elif defined(__AVX2__)
 
+constexpr int MOST = 64;      // the sum of two products is made in 16 bits: 2 * 255 * 64 is below 2^15
 constexpr int BYTE_ROWS = 4;  // their sums, and what they are made of, fill the registers
 
 template <int R>
@@ -132,6 +134,7 @@ void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R]
 
 #else
 
+constexpr int MOST = 127;
 constexpr int BYTE_ROWS = 4;
 
 template <int R>
@@ -501,4 +504,4 @@ void see(Best& best, float* logits, int first, int count, const int* banned, int
 
 }  // namespace
 
-const Kernels KERNELS = {NAME, quantise, product, norm, activate, add, embed, look, look_within, see};
+const Kernels KERNELS = {NAME, MOST, quantise, product, norm, activate, add, embed, look, look_within, see};

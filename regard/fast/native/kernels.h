@@ -6,7 +6,6 @@
 
 constexpr int PANEL = 16;  // outputs that are computed side by side
 constexpr int STEP = 4;    // inputs in bytes that are read at a time
-constexpr int MOST = 64;   // of a weight in whole numbers: 2 · 255 · 64 is below 2^15, so no sum of two can overflow
 
 struct Kernels;
 
@@ -47,6 +46,7 @@ struct Best {
 
 struct Kernels {
     const char* name;
+    int most;               // of a weight in whole numbers
     void (*quantise)(const Matrix&, Vectors&);
     // Outputs of the panels [from, to) at y[row * stride + output - 16 * from].
     void (*product)(const Matrix&, const Vectors&, int from, int to, float* y, long stride);
