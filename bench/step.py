@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,12 +126,12 @@ class Peaks:
         if not torch.cuda.is_available():
             return make()
         torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
+        before, begun = torch.cuda.memory_allocated(), clock()
         torch.cuda.reset_peak_memory_stats()
         step = make()
         for _ in range(steps):
             step()
-        torch.cuda.synchronize()
+        print(f"{name}: warm after {clock() - begun:.0f} s", file=sys.stderr, flush=True)
         self.bytes[name] = torch.cuda.max_memory_allocated() - before
         return step
 

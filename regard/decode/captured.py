@@ -89,9 +89,8 @@ class Captured:
         return Autoregressive.step(self.model, tokens, state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
-        return Captured(
-            memo[id(self.model)], self.record, self.every, self.kernels
-        )  # a copy of the model has weights of its own
+        own = memo[id(self.model)]  # a copy of the model has weights of its own
+        return Captured(own, self.record, self.every, self.kernels)
 
     @property
     def bytes(self) -> int:
@@ -188,17 +187,20 @@ class Captured:
         except torch.OutOfMemoryError:
             return None  # the next one may be smaller
         except Exception as error:
+            found = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
+            if self.kernels is not None:
+                self.kernels = None
+                self._warn(f"be captured in our own kernels ({found}); PyTorch's are taken")
+                return self._make(state, line, sentences, capacity, source)
             self.broken = True
-            warnings.warn(
-                f"the steps of this {type(self.model).__name__} could not be captured "
-                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
-                "it is searched word by word, which is slower and says the same",
-                stacklevel=2,
-            )
+            self._warn(f"be captured ({found}); it is searched word by word, which is slower and says the same")
             return None
         self.captures += 1
         self._forget_what_is_stale()  # a table of positions may have grown in the first steps
         return desk
+
+    def _warn(self, what: str) -> None:
+        warnings.warn(f"the steps of this {type(self.model).__name__} could not {what}", stacklevel=2)
 
     def _suits(self, state: State, prompt: Tensor, lines: Sequence[Line], need: int) -> bool:
         how = lines[0].how

@@ -251,6 +251,35 @@ def test_what_cannot_be_captured_is_searched_for_plainly_with_one_warning() -> N
     assert ahead.broken
 
 
+class Broken:
+    """Kernels for which there is no compiler."""
+
+    def suit(self, buffer: Tensor, queries: int) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("Failed to find C compiler")
+
+
+def test_kernels_that_cannot_be_run_are_left_out_with_one_warning() -> None:
+    def work(desk: Desk, pool: Any) -> Replay:
+        desk.work()  # as a rehearsal does
+        return RECORD(desk, pool)
+
+    model = make("gpt")
+    start, prompt = beginning(model, random.Random(4), 2)
+    ahead, asked = Captured(model, work, kernels=Broken()), {"eos": EOS, "limit": 9}
+    wanted = greedy(model.step, start(), prompt, **asked)
+    said = (
+        r"^the steps of this GPT could not be captured in our own kernels \(RuntimeError: Failed to find C compiler\)"
+    )
+    with pytest.warns(UserWarning, match=said + "; PyTorch's are taken$"):
+        agree(greedy(ahead, start(), prompt, **asked), wanted)
+    agree(greedy(ahead, start(), prompt, **asked), wanted)
+    assert ahead.captures == 1
+    assert not ahead.broken
+
+
 def test_a_past_that_changes_its_size_is_searched_for_plainly() -> None:
     """Of a network of convolutions, as long as it has not read as far as it reaches."""
     model = tcn.TCN(tcn.Config(vocab=VOCAB, dim=8, levels=3)).to(DEVICE).eval()
