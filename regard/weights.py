@@ -83,9 +83,11 @@ def read_weights(path: Path, model: nn.Module) -> None:
 def begin_with(path: Path, model: nn.Module) -> list[str]:
     """Into a model that was built for something else: all weights of equal name and shape; the first rows of those
     with a row for each word, where the vocabulary has grown, and of those with a row for each position. Gives the names
-    of those that begin fresh.
+    of those that begin fresh, whole or from some row on.
     """
-    found, wanted, fresh = load_weights(path), weights(model), []
+    found, wanted = load_weights(path), weights(model)
+    fresh: list[str] = []
+    grown: list[str] = []
     vocab = len(found["words.weight"]) if "words.weight" in found else 0
     with torch.no_grad():
         for name, tensor in wanted.items():
@@ -99,13 +101,15 @@ def begin_with(path: Path, model: nn.Module) -> list[str]:
             ):
                 rows = min(len(old), len(tensor))
                 tensor[:rows].copy_(old[:rows])
+                if rows < len(tensor):
+                    grown.append(f"{name} from row {rows} on")
             else:
                 fresh.append(name)
     if len(fresh) == len(wanted):
         raise CheckpointError(
             f"{path}: none of its weights fits the model; begin with a run of the same system and width"
         )
-    return fresh
+    return [*fresh, *grown]
 
 
 def load_weights(path: Path) -> Tensors:

@@ -20,7 +20,7 @@ from rich.console import Console
 import regard
 from regard import run
 from regard.cli import main
-from regard.config import Recipe, make_recipe
+from regard.config import Recipe, make_recipe, merge, write_toml
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.laws import LAWS
 from regard.models import build, schema
@@ -159,6 +159,46 @@ def test_a_setting_without_effect_is_refused(name: str) -> None:
 def test_what_only_reads_decodes_nothing(name: str) -> None:
     with pytest.raises(ConfigError, match=r"beam: nothing is decoded to measure the task"):
         run.evaluate(trained(name), QUIET, how={"beam": 3})
+
+
+def test_a_text_alone_is_one_text() -> None:
+    """And not its letters."""
+    assert len(pipeline("masked").embed("a dog")) == 1
+    model = pipeline("language")
+    assert model.score("a dog") == model.score(["a dog"])
+    assert [one.text for one in model.choose("a ", "dog")] == ["dog"]
+
+
+def test_what_only_writers_learn_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    values = merge(RECIPES["label"], {"task": {"auxiliary": 0.5}})
+    with pytest.raises(
+        ConfigError, match=r"^task\.auxiliary is for systems that write, such as gpt, and bert does not"
+    ):
+        run.start(make_recipe(values, schema), tmp_path / "none", QUIET)
+    assert not (tmp_path / "none").exists()
+
+
+def test_when_to_give_no_answer_can_be_said_when_asking(tmp_path: Path, said: Callable[..., str]) -> None:
+    values = merge(RECIPES["span"], {"task": {"impossible": True}})
+    run.start(make_recipe(values, schema), tmp_path / "run", QUIET)
+    model, asked = regard.load(tmp_path / "run"), [ASKED["span"]]
+    assert [one.text for one in model(asked, threshold=-1e9)] == [""]
+    assert all(one.text for one in model(asked, threshold=1e9))
+    exact = {at: run.evaluate(tmp_path / "run", QUIET, how={"threshold": at})["exact"] for at in (-1e9, 1e9)}
+    assert exact[-1e9] == 0.0
+    assert said("predict", tmp_path / "run", *asked, "--top", "1", "--threshold=-1e9").strip() == ""
+    with pytest.raises(ConfigError, match=r"^threshold: in this run every question has an answer"):
+        pipeline("span")(asked, threshold=0.0)
+    with pytest.raises(ConfigError, match=r"^top: the task 'span' has no such setting here; leave it out"):
+        model(asked, top=2)
+
+
+def test_what_to_go_on_with_can_be_gone_on_with(tmp_path: Path, said: Callable[..., str]) -> None:
+    recipe = make_recipe(merge(RECIPES["label"], {"data": {"test": []}}), schema)
+    (tmp_path / "recipe.toml").write_text(write_toml(recipe), "utf-8")
+    printed = said("train", tmp_path / "recipe.toml", "--out", tmp_path / "run")
+    assert f"evaluate {tmp_path / 'run'} --split valid" in printed
+    assert "accuracy" in said("evaluate", tmp_path / "run", "--split", "valid")
 
 
 @every
@@ -331,7 +371,9 @@ def test_a_longer_or_shorter_context_keeps_the_positions_that_were_learnt(
 ) -> None:
     recipe = beginning("gpt label", "language", {"context": context}, rate=1e-9)
     run.start(recipe, tmp_path / "tuned", Console(width=300))
-    assert "fresh: labels.1.weight, labels.1.bias\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "fresh: labels.1.weight, labels.1.bias, words.weight from row " in said  # there are marks besides
+    assert ("positions.table.weight from row 48 on" in said) == (context > 48)
     before, after = (
         load_weights(place / "model.safetensors")["positions.table.weight"]
         for place in (trained("language"), tmp_path / "tuned")

@@ -33,6 +33,8 @@ class EvaluateOptions(DecodeConfig):
     """Also the alignment error rate on so many phrases, where the true alignment is known: made = "spoken"."""
     free_running: bool = False
     """Also the perplexity of a decoder that hears itself; of systems that rewrite."""
+    threshold: float | None = None
+    """By how much better no answer must be than the best; of runs whose questions may have none."""
     json_: bool = Field(False, alias="json")
     """Print JSON alone."""
     device: str = "auto"
@@ -85,6 +87,8 @@ class PredictOptions(DecodeConfig):
     """Words that every answer begins with."""
     top: int = Field(5, ge=1)
     """So many likeliest words for a mask, labels, or answers to a question."""
+    threshold: float | None = None
+    """By how much better no answer must be than the best; of runs whose questions may have none."""
     embed: bool = False
     """The vector of each text instead of an answer; of systems with one vocabulary."""
     pooling: Literal["mean", "first"] = "mean"

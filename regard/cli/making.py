@@ -72,7 +72,7 @@ def train(argv: list[str]) -> None:
         return
     folder = Path(options.out) if options.out else free(Path("runs") / Path(name).stem)
     run.start(recipe, folder, out)
-    _go_on(folder)
+    _go_on(folder, recipe)
 
 
 def _recipe_of(argv: list[str]) -> tuple[str, Recipe, TrainOptions]:
@@ -113,17 +113,25 @@ def resume(argv: list[str]) -> None:
     from regard.interop.recipe import NOWHERE
     from regard.pipeline import read_run
 
-    if NOWHERE in read_run(folder).data.train:
+    recipe = read_run(folder)
+    if NOWHERE in recipe.data.train:
         what = f"{folder} was imported, so that there is no training to go on with"
         raise ConfigError(f"{what}; begin another with it: regard train RECIPE --train.begin {folder}")
     run.resume(folder, out)
-    _go_on(folder)
+    _go_on(folder, recipe)
 
 
-def _go_on(folder: Path) -> None:
+def _go_on(folder: Path, recipe: Recipe) -> None:
+    from regard.prepare.shared import has
+
     out.print(f"{folder} is ready. Go on with:", markup=False, soft_wrap=True)
-    for verb in ("evaluate", "predict", "doctor"):
-        out.print(f"  {shlex.join([program(), verb, str(folder)])}", markup=False, soft_wrap=True)
+    verbs = [["predict", str(folder)], ["doctor", str(folder)]]
+    if has(recipe.data, "test"):
+        verbs.insert(0, ["evaluate", str(folder)])
+    elif has(recipe.data, "valid"):
+        verbs.insert(0, ["evaluate", str(folder), "--split", "valid"])
+    for words in verbs:
+        out.print(f"  {shlex.join([program(), *words])}", markup=False, soft_wrap=True)
 
 
 class DemoOptions(Config):

@@ -59,7 +59,7 @@ def fields(schema: type[BaseModel], above: Sequence[str]) -> list[str]:
     """The names that a section knows; `above` leads to it."""
     for name in above:
         schema = section(schema, name) or schema
-    return list(schema.model_fields)
+    return [field.alias or name for name, field in schema.model_fields.items()]
 
 
 class ModelConfig(Config):

@@ -128,13 +128,14 @@ def _as_printed(line: str) -> str:
 
 def _squad(path: Path, bad: BadLines, on_bad: OnBad) -> Paragraphs:
     """Articles take the place of lines: they are what is counted, skipped and refused."""
-    bad.unit = "lines and articles"
+    bad.unit, bad.one = "lines and articles", "article"
     for number, passages in enumerate(_articles(path), 1):
         bad.read += 1
         if not any(passages):
-            bad.add(NO_SENTENCE, number, f"article {number} has no text", on_bad=on_bad)
+            bad.add(NO_SENTENCE, number, "has no text", on_bad=on_bad)
         yield number, None
         yield from ((number, passage) for passage in passages)
+    bad.one = "line"  # of the next file
 
 
 def _articles(path: Path) -> list[list[str]]:

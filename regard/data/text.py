@@ -79,7 +79,7 @@ def find(path: str) -> Path:
     for place in places:
         if place.exists():
             return place
-    looked = " and ".join(str(place) for place in places)
+    looked = " and ".join(dict.fromkeys(map(str, places)))
     go_on = whence(path) or "set REGARD_DATA to the folder that holds your data"
     raise DataError(f"{path}: no such file; looked for {looked}; {go_on}")
 

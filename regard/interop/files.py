@@ -24,7 +24,7 @@ from regard.weights import LONGEST_HEADER, MOST_TENSORS
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 GENERATION = "generation_config.json"
 MEGABYTE = 2**20
-MOST_SHARDS, MOST_DIGITS, DEEPEST = 1000, 30, 32
+MOST_SHARDS, MOST_DIGITS, DEEPEST = 1000, 100, 32  # digits: int(1e30) stands for a length without limit
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npz", ".h5", ".msgpack")
 WIDTHS = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,

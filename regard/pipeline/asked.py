@@ -13,7 +13,7 @@ from regard.core.beside import dissect
 from regard.core.watch import watch
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError
-from regard.pipeline.base import Pipeline, Reply
+from regard.pipeline.base import Pipeline, Reply, several
 from regard.tasks.classify import embed
 from regard.view.capture import Trace, keep
 
@@ -31,10 +31,10 @@ class Asked(Pipeline):
         """What a person is shown for each text who does not ask for its vector."""
         raise TypeError(f"{type(self).__name__} must define replies")
 
-    def embed(self, texts: Sequence[str], *, pooling: str = "mean", normalise: bool = True) -> Tensor:
-        """A vector for each text, (texts, dim)."""
+    def embed(self, texts: str | Sequence[str], *, pooling: str = "mean", normalise: bool = True) -> Tensor:
+        """A vector for each text, (texts, dim). What is longer than the model reads is cut off."""
         return embed(
-            self.model, self.tokenizer, texts, longest=self.longest, pooling=pooling, normalise=normalise
+            self.model, self.tokenizer, several(texts), longest=self.longest, pooling=pooling, normalise=normalise
         )  # fmt: skip
 
     def vectors(self, texts: Sequence[str], pooling: str = "mean") -> list[Reply]:

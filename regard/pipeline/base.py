@@ -121,9 +121,11 @@ class Pipeline:
                 raise ConfigError(f"{name}: {what}; {hint}")
 
     def refuse_decoding(self, how: Mapping[str, Any]) -> None:
-        if how:
+        for name in how:
             task = self.recipe.task.name
-            raise ConfigError(f"{next(iter(how))}: nothing is decoded to measure the task {task!r}; leave it out")
+            if name in DecodeConfig.model_fields:
+                raise ConfigError(f"{name}: nothing is decoded to measure the task {task!r}; leave it out")
+            raise ConfigError(f"{name}: the task {task!r} has no such setting here; leave it out")
 
     @contextmanager
     def place(self, split: Split, files: Sequence[str]) -> Iterator[tuple[Recipe, Path, Split]]:
@@ -145,3 +147,8 @@ class Pipeline:
             if name in ("beam", "expand", "penalty", "alpha", "coverage") and config.sample:
                 raise ConfigError(f"{name}: sampling has no use for it; add sample = false, or leave it out")
         return config
+
+
+def several(texts: str | Sequence[str]) -> list[str]:
+    """Of a text alone, a list of one; its letters are not meant."""
+    return [texts] if isinstance(texts, str) else [*texts]

@@ -15,7 +15,7 @@ from regard.data.text import raw_lines
 from regard.decode.record import Record
 from regard.errors import DataError
 from regard.pipeline.asked import Asked
-from regard.pipeline.base import Progress, Reply, Say
+from regard.pipeline.base import Progress, Reply, Say, several
 from regard.pipeline.searched import searched
 from regard.prepare.language import own, reading, stream
 from regard.tasks.language import Choice, begun, by_shots, continuations, few_shot, generate, measure, score, streamed
@@ -66,13 +66,15 @@ class Writer(Asked):
         """A text behind demonstrations, where a file of them is named: question, tab and answer on each line."""
         return few_shot(list(read_shots(Path(shots))), text) if shots else text
 
-    def score(self, texts: Sequence[str]) -> list[list[float]]:
+    def score(self, texts: str | Sequence[str]) -> list[list[float]]:
         """Log-probability of each token of given texts."""
-        return score(self.model, self.tokenizer, texts, before=self.before)
+        return score(self.model, self.tokenizer, several(texts), before=self.before)
 
-    def choose(self, context: str, choices: Sequence[str], *, normalise: bool = True) -> list[Choice]:
+    def choose(self, context: str, choices: str | Sequence[str], *, normalise: bool = True) -> list[Choice]:
         """How likely each of some continuations is, a token on average."""
-        return continuations(self.model, self.tokenizer, context, choices, normalise=normalise, before=self.before)
+        return continuations(
+            self.model, self.tokenizer, context, several(choices), normalise=normalise, before=self.before
+        )
 
     @property
     def before(self) -> list[int]:

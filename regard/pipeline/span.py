@@ -8,7 +8,7 @@ from typing import Any
 
 from regard.config import Split
 from regard.config.task import SpanTask
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from regard.pipeline.asked import Asked
 from regard.pipeline.base import Progress, Reply, Say
 from regard.prepare.span import windows
@@ -20,17 +20,25 @@ from regard.view.capture import Trace
 class Answerer(Asked):
     """A question and its passage are given with a tab between them, or as a pair."""
 
-    takes = frozenset(("top", "embed", "pooling"))
+    takes = frozenset(("top", "embed", "pooling", "threshold"))
 
     @property
     def settings(self) -> SpanTask:
         assert isinstance(self.recipe.task, SpanTask)
         return self.recipe.task
 
-    def answers(self, texts: Sequence[Any], **how: Any) -> list[Answered]:
+    def answers(self, texts: Sequence[Any], *, threshold: float | None = None, **how: Any) -> list[Answered]:
+        """`threshold`: by how much better no answer must be than the best; the recipe's when left out."""
         self.refuse_decoding(how)
         pairs = [self.parts(text) for text in texts]
-        return answer(self.model, self.tokenizer, pairs, self.settings, longest=self.longest)
+        return answer(self.model, self.tokenizer, pairs, self._with(threshold), longest=self.longest)
+
+    def _with(self, threshold: float | None) -> SpanTask:
+        if threshold is None:
+            return self.settings
+        if not self.settings.impossible:
+            raise ConfigError("threshold: in this run every question has an answer (task.impossible); leave it out")
+        return self.settings.model_copy(update={"threshold": threshold})
 
     def parts(self, given: Any) -> Any:
         if not isinstance(given, str):
@@ -63,10 +71,12 @@ class Answerer(Asked):
     def measure(
         self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress
     ) -> dict[str, float]:
-        self.refuse_decoding(how)
+        asked = dict(how)
+        settings = self._with(asked.pop("threshold", None))
+        self.refuse_decoding(asked)
         with self.place(split, files) as (recipe, folder, which):
             held = windows(recipe, folder, which, self.tokenizer, say)
-            return measure(self.model, held, self.settings, tokens=recipe.train.tokens, progress=progress)
+            return measure(self.model, held, settings, tokens=recipe.train.tokens, progress=progress)
 
 
 PIPELINE = Answerer

@@ -13,6 +13,7 @@ from regard.data.layout import Layout, for_decoder, for_encoder
 from regard.data.readings import Readings
 from regard.data.text import BadLines, OnBad, find
 from regard.data.tokenizer import Tokenizer
+from regard.errors import ConfigError
 from regard.prepare.shared import HELD, Count, Say, check_context, check_metric, has, one_tokenizer, with_head
 from regard.tasks.classify import Classify, Question, arrangement, measured
 
@@ -23,6 +24,10 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     assert isinstance(recipe.task, ClassifyTask)
     check_metric(recipe, measured(recipe.task))
     check_context(recipe)
+    if recipe.task.auxiliary and _reads(recipe):
+        raise ConfigError(
+            f"task.auxiliary is for systems that write, such as gpt, and {recipe.system} does not; write 0"
+        )
     if recipe.task.kind != "number" and not data.labels:
         bad = BadLines()
         data = data.model_copy(update={"labels": find_labels(_read(data, "train", bad), bad)})

@@ -279,7 +279,9 @@ def answer(
         if len(pair) != 2:
             raise DataError(f"input {number} has {len(pair)} text{'s' * (len(pair) != 1)}; give question and passage")
         if not all(text.strip() for text in pair):
-            raise DataError(f"input {number} has an empty question or passage; give a question and what to look in")
+            raise DataError(
+                f"input {number} is no question with a passage; give both, with a tab between, or as a pair"
+            )
     cut = Cut(longest, settings.question, settings.stride)
     queries, passages = (pieces(tokenizer, texts) for texts in zip(*asked, strict=True)) if asked else ([], [])
     windows = [

@@ -102,7 +102,7 @@ def test_an_article_without_text_is_counted_or_refused(tmp_path: Path) -> None:
     assert found == [["One."], ["Two."]]
     assert bad.counts == {module.NO_SENTENCE: 2}
     assert bad.first == {module.NO_SENTENCE: [2, 3]}
-    with pytest.raises(DataError, match=r"train\.json, line 2: article 2 has no text; mend it"):
+    with pytest.raises(DataError, match=r"train\.json, article 2: has no text; mend it"):
         read(tmp_path / "train.json", squad(["One."], []), on_bad="refuse")
 
 

@@ -24,6 +24,11 @@ from regard.weights import encode
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.zeros(0, 2)}
 
 
+def test_a_length_without_limit_as_transformers_writes_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": int(1e30)}), "utf-8")
+    assert read_json(tmp_path / "tokenizer_config.json") == {"model_max_length": int(1e30)}
+
+
 def weights(folder: Path, name: str = "model.safetensors") -> Path:
     path = folder / name
     path.write_bytes(encode(TENSORS))

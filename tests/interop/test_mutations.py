@@ -287,7 +287,7 @@ def refused(folder: Path, sentence: str) -> None:
     [
         ('{"model_type": "gpt2", "x": ' + "[" * 40 + "]" * 40 + "}", "nested too deeply"),
         ('{"model_type": "\\ud800"}', "surrogates not allowed"),
-        ('{"vocab_size": ' + "9" * 31 + "}", "a number has more than 30 digits"),
+        ('{"vocab_size": ' + "9" * 101 + "}", "a number has more than 100 digits"),
         ('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 900}',
         "means 900 layers, but the file"),
         ('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": "' + "x" * 999 + '"}',

@@ -261,6 +261,6 @@ def test_a_small_model_learns_its_questions_by_heart_and_answers_them(tmp_path: 
 
 def test_a_question_about_nothing_is_refused() -> None:
     model = bert().eval()
-    with pytest.raises(DataError, match="input 2 has an empty question or passage; give a question and what to look"):
+    with pytest.raises(DataError, match="input 2 is no question with a passage; give both, with a tab"):
         answer(model, TOKENIZER, [("who ?", "Ada"), ("who ?", " ")], settings(), longest=40)
     assert answer(model, TOKENIZER, [], settings(), longest=40) == []
