@@ -44,13 +44,15 @@ class Attention(Packable):
     ) -> None:
         super().__init__()
         memory_dim = dim if memory_dim is None else memory_dim
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"dropout={dropout} came, but a share from 0 to below 1 is wanted; write 0.0 for none")
         for name, number, instead in (
             ("dim", dim, "write the width of your queries"),
             ("memory_dim", memory_dim, "leave it out where the memory is as wide as the queries"),
             ("heads", heads, "write heads=1 for a single one"),
         ):
-            if number < 1:
-                raise ConfigError(f"{name}={number} came, but 1 or more is wanted; {instead}")
+            if not isinstance(number, int) or number < 1:
+                raise ConfigError(f"{name}={number!r} came, but a whole number from 1 on is wanted; {instead}")
         if dim % heads:
             fits = max(h for h in range(1, heads) if dim % h == 0)
             raise ConfigError(f"dim={dim} does not divide into heads={heads}; try heads={fits}")
@@ -163,7 +165,25 @@ class Attention(Packable):
         `mask`: a `Mask`, or a tensor that is True where one may look: (B, K), (B, Q, K) or (B, heads, Q, K).
         """
         self._check(x, "dim")
-        return self.look(x, self.project(x if memory is None else memory), Mask.of(mask))
+        memory = x if memory is None else memory
+        self._check(memory, "memory_dim")
+        if len(x) != len(memory):
+            raise ValueError(
+                f"{len(x)} rows of queries and {len(memory)} of memory came, but each row has a memory of its own; "
+                "repeat the memory where rows share one"
+            )
+        if isinstance(mask, Tensor):
+            self._check_mask(mask, x, memory)
+        return self.look(x, self.project(memory), Mask.of(mask))
+
+    def _check_mask(self, mask: Tensor, x: Tensor, memory: Tensor) -> None:
+        whole = (len(x), self.heads, x.shape[1], memory.shape[1])
+        wanted = {2: (whole[0], whole[3]), 3: (whole[0], *whole[2:]), 4: whole}.get(mask.ndim)
+        if wanted is not None and any(n not in (1, size) for n, size in zip(mask.shape, wanted, strict=True)):
+            raise ValueError(
+                f"a mask of shape {tuple(mask.shape)} came, but {wanted} is wanted: rows, heads where they differ, "
+                "queries where they differ, keys"
+            )
 
     def pack(self, layout: Layout = swiftest) -> None:
         """Queries, keys and values in one product, for looking inward."""

@@ -36,8 +36,10 @@ class Mask:
     @classmethod
     def of(cls, given: Mask | Tensor | None) -> Mask:
         """From a tensor that is True where one may look: (B, K), (B, Q, K) or (B, H, Q, K)."""
-        if not isinstance(given, Tensor):
+        if given is None or isinstance(given, Mask):
             return given or cls()
+        if not isinstance(given, Tensor):
+            raise TypeError(f"a mask of type {type(given).__name__} came; wanted is a Mask or a tensor of torch.bool")
         if given.dtype != torch.bool or given.ndim not in (2, 3, 4):
             raise ValueError(
                 f"a mask of {given.dtype} with {given.ndim} dimensions came; wanted is torch.bool, True where "

@@ -151,6 +151,8 @@ class Additive(Score):
     """
 
     def __init__(self, dim: int, memory_dim: int, heads: int = 1, *, bias: bool = True) -> None:
+        if dim % heads:
+            raise ConfigError(f"dim={dim} does not divide into heads={heads}; try heads=1")
         super().__init__(Linear(dim, dim, bias=bias), Linear(memory_dim, dim, bias=False))
         self.heads = heads
         self.v = nn.Parameter(torch.empty(heads, dim // heads, 1))
@@ -238,8 +240,7 @@ class Location(Score):
         if self.beyond == "refuse":
             raise DataError(
                 f"a source of {keys} tokens came, but score 'location' has rows for {self.positions}; shorten it, "
-                'train with a larger model.positions, write model.beyond = "ignore", or take a score that looks, such '
-                "as 'additive'"
+                "train with more positions, write beyond = \"ignore\", or take a score that looks, such as 'additive'"
             )
         nothing = float("-inf")  # below what is put where one may not look: no share even of a row that sees nothing
         return F.pad(q, (0, keys - self.positions), value=nothing)
@@ -290,6 +291,14 @@ def _suits(score: Score, dim: int, memory_dim: int, heads: int) -> None:
                 f"score {kind} was built for {side} {part.in_features} wide, but the attention's are {width}; "
                 "build both with the same widths"
             )
+    made = (part.out_features if isinstance(part, nn.Linear) else None for part in (score.query, score.key))
+    q, k = (width if out is None else out for out, width in zip(made, (dim, memory_dim), strict=True))
+    plain = isinstance(score.query, nn.Identity | nn.Linear) and isinstance(score.key, nn.Identity | nn.Linear)
+    if plain and type(score) in SCORES.values() and not isinstance(score, Location) and q != k:
+        raise ConfigError(
+            f"score {kind} compares queries {q} wide with keys {k} wide, but they must be equally wide; "
+            f"build it for this attention: {kind}({dim}, {memory_dim}, heads={heads})"
+        )
 
 
 def _along(hidden: Tensor, v: Tensor) -> Tensor:

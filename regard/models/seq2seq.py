@@ -82,6 +82,12 @@ class Config(ModelConfig):
     """Which of the source, target and output matrices are one."""
 
     @property
+    def longest(self) -> int | None:
+        """Where longer sources are refused, the rows of the score "location"."""
+        looks = self.decoder in ("bahdanau", "luong")
+        return self.positions if looks and self.score == "location" and self.beyond == "refuse" else None
+
+    @property
     def memory(self) -> int:
         """Width of a word's state in the memory."""
         return 2 * self.dim if self.bidirectional and self.merge == "concat" else self.dim
@@ -111,6 +117,14 @@ class Config(ModelConfig):
                     f'{name}: it says how to look, but decoder = "{self.decoder}" has no attention; '
                     f'write decoder = "bahdanau" or "luong", or leave {name} out'
                 )
+        for name, whose, used in (
+            ("reach", 'the windows "local-m" and "local-p"', self.window != "global"),
+            ("positions", 'the score "location"', self.score == "location"),
+            ("beyond", 'the score "location"', self.score == "location"),
+            ("merge", "an encoder that reads both ways", self.bidirectional),
+        ):
+            if not used and getattr(self, name) != type(self).model_fields[name].default:
+                raise ConfigError(f"{name}: it is for {whose} alone; leave it out")
         if self.decoder != "luong" and not self.feeding:
             raise ConfigError(
                 f'feeding: only "luong" is fed its last attentional vector, but decoder = "{self.decoder}" came; '

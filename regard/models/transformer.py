@@ -23,6 +23,7 @@ from regard.core.head import Head
 from regard.core.mask import Mask
 from regard.core.norm import NORMS
 from regard.core.position import POSITIONS
+from regard.core.score import Location, Score
 from regard.core.state import KV, Memory, State
 from regard.errors import ConfigError
 
@@ -45,6 +46,10 @@ class Config(ModelConfig):
     activation_dropout: float = Field(0.0, ge=0, lt=1)
     score: Literal["dot", "scaled_dot", "general", "additive", "concat", "mlp", "cosine", "location"] = "scaled_dot"
     """How well a query and a key match; additive, concat, mlp and location do not run in the fused kernel."""
+    rows: int = Field(256, ge=1, le=1_048_576)
+    """Keys that the score "location" has a row for."""
+    beyond: Literal["ignore", "refuse"] = "ignore"
+    """Keys beyond them get no weight, or the sentence is refused."""
     norm: Literal["post", "pre"] = "post"
     """After each residual, as in the paper, or before each sublayer."""
     normalise: Literal["layer", "layer_unbiased", "batch", "none"] = "layer"
@@ -73,8 +78,11 @@ class Config(ModelConfig):
 
     @property
     def longest(self) -> int | None:
-        """Waves have no end; learned positions have."""
-        return self.context if self.positions == "learned" else None
+        """Waves have no end; learned positions have, and the rows of a score that refuses what lies beyond."""
+        limits = [self.context] if self.positions == "learned" else []
+        if self.score == "location" and self.beyond == "refuse":
+            limits.append(self.rows)
+        return min(limits, default=None)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -151,7 +159,7 @@ def _positions(config: Config) -> nn.Module:
 def _block(config: Config, cross: bool = False) -> Block:
     def attention() -> Attention:
         return Attention(
-            config.dim, score=config.score, heads=config.heads, values="projected",
+            config.dim, score=_score(config), heads=config.heads, values="projected",
             dropout=config.attention_dropout, bias=config.bias,
         )  # fmt: skip
 
@@ -160,6 +168,13 @@ def _block(config: Config, cross: bool = False) -> Block:
     return Block(
         attention(), feed_forward, lambda: residual(config.dim, config.dropout, norm), attention() if cross else None
     )
+
+
+def _score(config: Config) -> str | Score:
+    if config.score != "location":
+        return config.score
+    dim, heads = config.dim, config.heads
+    return Location(dim, dim, heads, bias=config.bias, positions=config.rows, beyond=config.beyond)
 
 
 def _initialise(part: nn.Module) -> None:

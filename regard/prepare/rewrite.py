@@ -79,6 +79,7 @@ def examples(data: DataConfig, split: Split, bad: BadLines) -> Iterator[tuple[in
     assert isinstance(data, PairsData)
     if data.made is not None:
         for number, (source, target) in enumerate(_made(data, split), 1):
+            bad.read += 1
             yield number, source, target
         return
     files = [find(name) for name in getattr(data, split)]

@@ -144,7 +144,8 @@ def check_metric(recipe: Recipe, measured: Sequence[str]) -> None:
 def check_context(recipe: Recipe) -> None:
     context = getattr(recipe.model, "longest", None)
     if context is not None and context < recipe.data.longest:
+        name = next(name for name in ("context", "positions", "rows") if getattr(recipe.model, name, None) == context)
         raise ConfigError(
-            f"model.context = {context} is shorter than data.longest = {recipe.data.longest}; "
-            f"write data.longest = {context}, or a context that holds the longest example"
+            f"model.{name} = {context} is shorter than data.longest = {recipe.data.longest}; "
+            f"write data.longest = {context}, or model.{name} = {recipe.data.longest}"
         )

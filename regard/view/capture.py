@@ -114,6 +114,10 @@ class Trace:
         mean: Weights = weights[chosen].mean(0)
         return mean
 
+    def all_heads(self, name: str) -> str:
+        count = len(self.maps[name])
+        return f"mean of {count} heads" if count > 1 else "its only head"
+
     def alignment(self) -> Weights:
         """(T, S): where in the source each answered token looked; the mean of the heads of the last cross-attention."""
         name = self.pick()

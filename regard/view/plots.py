@@ -34,7 +34,7 @@ METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date"
 def plot(trace: Trace, stem: Path, *, name: str | None = None, heads: Sequence[int] | None = None) -> list[Path]:
     """One attention, the mean over some heads or all, as `stem`.png and `stem`.svg; without a name the alignment."""
     name = trace.pick(name)
-    which = f"mean of {len(trace.maps[name])} heads" if heads is None else f"head {', '.join(map(str, heads))}"
+    which = trace.all_heads(name) if heads is None else f"head {', '.join(map(str, heads))}"
     return _draw(trace, stem, name, {f"{name}, {which}": trace.mean(name, heads)})
 
 

@@ -44,7 +44,7 @@ def draw(trace: Trace, *, name: str | None = None, head: int | None = None, widt
     name = trace.pick(name)
     weights = trace.mean(name, None if head is None else [head])
     rows, columns = (tuple(map(readable, tokens)) for tokens in trace.axes(name))
-    heads = f"mean of {len(trace.maps[name])} heads" if head is None else f"head {head}"
+    heads = trace.all_heads(name) if head is None else f"head {head}"
     heading = readable(", ".join(filter(None, (trace.title, name, heads))))
     asks, asked = (SAYS[side] for side in sides(name)) if trace.source else ("what came next", "what had come")
     return Drawing(weights, rows, columns, heading, f"rows: {asks}; columns: {asked}", width)

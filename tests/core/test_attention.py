@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -255,3 +256,34 @@ def test_unknown_score_is_answered_with_the_nearest() -> None:
         Attention(8, score="scaled-dot")
     with pytest.raises(ConfigError, match=r"score 'quux' is not known; known: additive, concat, .*, scaled_dot"):
         Attention(8, score="quux")
+
+
+WRONG_CALLS: dict[str, tuple[Any, ...]] = {
+    r"a mask of shape \(3, 6\) came, but \(3, 7\) is wanted": ((3, 2), torch.ones(3, 6, dtype=torch.bool)),
+    r"a mask of shape \(3, 4, 2, 7\) came, but \(3, 1, 2, 7\) is wanted": (
+        (3, 2),
+        torch.ones(3, 4, 2, 7, dtype=torch.bool),
+    ),
+    r"a mask of type list came; wanted is a Mask or a tensor of torch.bool": ((3, 2), [[True] * 7] * 3),
+    r"6 rows of queries and 3 of memory came": ((6, 2), None),
+}
+
+
+@pytest.mark.parametrize("said", WRONG_CALLS)
+def test_what_does_not_fit_a_call_is_said(said: str) -> None:
+    shape, mask = WRONG_CALLS[said]
+    with pytest.raises((ValueError, TypeError), match=said):
+        Attention(16)(torch.randn(*shape, 16), torch.randn(3, 7, 16), mask)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"dropout": 2.0}, "dropout=2.0 came, but a share from 0 to below 1 is wanted"),
+        ({"heads": "2"}, "heads='2' came, but a whole number from 1 on is wanted"),
+        ({"dim": 16.0}, "dim=16.0 came, but a whole number from 1 on is wanted"),
+    ],
+)
+def test_what_no_attention_has_is_refused_at_birth(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Attention(**{"dim": 16, **how})

@@ -199,7 +199,7 @@ def test_hypotheses_that_share_a_memory_are_shown_row_by_row(queries: list[int] 
     copied = Mask(keys=real.repeat_interleave(2, 0))
     wanted = softmax(attention, x, memory.repeat_interleave(2, 0), by_hand(copied, shape))
     with regard.watch(attention, heads=[1], queries=queries) as seen:
-        attention(x, memory, Mask(keys=real))
+        attention.look(x, attention.project(memory), Mask(keys=real))
     rows = [0, 1] if queries is None else [1] if queries == [-1] else []
     torch.testing.assert_close(seen[""][0], wanted[:, 1:, rows])
 

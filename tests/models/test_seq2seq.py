@@ -263,7 +263,13 @@ def test_the_weights_that_local_p_shows_have_faded() -> None:
 @pytest.mark.parametrize("window", ["global", "local-m", "local-p"])
 def test_the_marginal_is_a_distribution_in_every_window(window: str) -> None:
     model, (source, real, target) = (
-        make(decoder="luong", feeding=False, choice="marginal", window=window, reach=1),
+        make(
+            decoder="luong",
+            feeding=False,
+            choice="marginal",
+            window=window,
+            **({"reach": 1} if "local" in window else {}),
+        ),
         batch(),
     )
     logits = model.head.logits(model(source, real, target)[0])
@@ -526,3 +532,20 @@ def test_every_score_learns_the_embedded_task(score: str, tmp_path: Path) -> Non
         "decode": {"beam": 1},
     })  # fmt: skip
     assert json.loads((folder / "evaluation.json").read_text())["exact"]["value"] >= 95
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"reach": 3}, {"positions": 9}, {"beyond": "refuse"}, {"merge": "sum", "bidirectional": False}],
+    ids=str,
+)
+def test_what_nothing_has_a_use_for_is_refused(settings: dict[str, Any]) -> None:
+    name = next(iter(settings))
+    with pytest.raises(ConfigError, match=f"{name}: it is for .* alone; leave it out"):
+        Config(vocab=10, dim=8, embedding=8, **settings)
+
+
+def test_only_what_refuses_longer_sources_has_a_limit() -> None:
+    located = {"vocab": 10, "dim": 8, "embedding": 8, "decoder": "luong", "score": "location", "positions": 9}
+    assert Config(**located, beyond="refuse").longest == 9
+    assert Config(**located).longest is None

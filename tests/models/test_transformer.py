@@ -390,3 +390,12 @@ def test_learned_positions_end_with_a_sentence() -> None:
 def test_the_sizes_are_those_of_the_papers(size: str, row: dict[str, float]) -> None:
     config = Config(vocab=37000, size=size)  # type: ignore[call-arg]
     assert {name: getattr(config, name) for name in row} == row
+
+
+def test_a_score_by_place_says_how_far_it_reaches() -> None:
+    located = {"vocab": 10, "dim": 8, "heads": 2, "layers": 1, "hidden": 8, "score": "location", "rows": 9}
+    assert Config(**located, beyond="refuse").longest == 9
+    assert Config(**located, beyond="refuse", positions="learned", context=5).longest == 5
+    assert Config(**located).longest is None
+    model = Transformer(Config(**located))
+    assert model.decoder[0].cross.score.positions == 9  # type: ignore[union-attr]
