@@ -545,7 +545,8 @@ def test_the_page_about_attention_keeps_its_word() -> None:
         ({"heads": -2}, "heads=-2 came, but a whole number from 1 on is wanted; write heads=1 for a single one"),
         (
             {"memory_dim": 0},
-            "memory_dim=0 came, but a whole number from 1 on is wanted; leave it out where the memory is as wide",
+            "memory_dim=0 came, but a whole number from 1 on is wanted; "
+            "leave it out where the memory is as wide as the queries",
         ),
         ({"dim": 0}, "dim=0 came, but a whole number from 1 on is wanted; write the width of your queries"),
         (
