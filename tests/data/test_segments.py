@@ -121,7 +121,7 @@ def test_sequences_are_as_often_as_those_made_by_hand(tmp_path: Path) -> None:
 
 def test_half_are_random_where_there_are_two_sentences_to_part(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train([" ".join(WORDS)], kind="word", size=300)
-    long = [Sentence(0, " ".join(WORDS[:5]), first=number % 1000 == 0) for number in range(40_000)]
+    long = [Sentence(0, " ".join(WORDS[:5]), first=number % 1000 == 0) for number in range(200_000)]
     documents = Documents.build(tmp_path / "train", long, tokenizer, bad=BadLines())
     random = Layouts(documents, How(64, short=0.0), count=1, seed=0).records[0].array["random"]
     assert abs(random.mean() - 0.5) < 3 * 0.5 / len(random) ** 0.5
