@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -95,6 +95,18 @@ class KV:
         return KV(k, v, max(part.length for part in parts))
 
 
+class Books(NamedTuple):
+    """What is kept of n rows that say one word after another, in tensors that stay where they are."""
+
+    tokens: Tensor  # (n, 1) said last
+    totals: Tensor  # (n, 1) summed log-probabilities, in float64
+    told: Tensor  # (steps, n, 2, 1) total and word of each step, in float64
+    ended: Tensor  # (n,)
+    going: Tensor  # (n,)
+    limit: Tensor  # (n,) words at most
+    clock: Tensor  # of the step before: where the next token stands, words said, steps told
+
+
 class Kernels(Protocol):
     """How buffers that stay where they are may be written to and looked at, and layers be gone through."""
 
@@ -107,19 +119,8 @@ class Kernels(Protocol):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, places: Tensor | None, scale: float) -> Tensor:
         """softmax(scale · qK + seen) V. Behind the `places` of the last keys there is nothing to see."""
 
-    def say(
-        self,
-        logits: Tensor,
-        tokens: Tensor,
-        totals: Tensor,
-        told: Tensor,
-        ended: Tensor,
-        going: Tensor,
-        limit: Tensor,
-        clock: Tensor,
-        eos: int,
-    ) -> None:
-        """Every row says its likeliest word, and a desk's books of it are kept."""
+    def say(self, logits: Tensor, books: Books, eos: int) -> None:
+        """Every row says its likeliest word, and the books of it are kept."""
 
     def narrowed(self, model: nn.Module, rows: int) -> AbstractContextManager[None]:
         """For as long as it lasts, layers go through so many vectors in fewer kernels, where they can."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.core.autoregressive import Autoregressive
-from regard.core.state import State
+from regard.core.state import Books, State
 from regard.decode.filters import NEVER, chain
 from regard.decode.line import Line, stories
 from regard.decode.standing import Standing, tensors
@@ -55,7 +55,7 @@ class Desk:
             self._choose(logits, past)
         else:
             books = self.tokens, self.totals, self.told, self.ended, self.going, self.limit, self.standing.clock
-            self.kernels.say(logits, *books, self.eos)
+            self.kernels.say(logits, Books(*books), self.eos)
             self.standing.follow(past, None)
 
     def _choose(self, logits: Tensor, past: Sequence[Tensor]) -> None:

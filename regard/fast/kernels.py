@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.linear import LARGE, Multiply
+from regard.core.state import Books
 
 try:
     import triton
@@ -303,19 +304,9 @@ def attend_and_write(
     return _attended(q, k, v, seen, places, scale, (new_k, new_v))
 
 
-def say(
-    logits: Tensor,
-    tokens: Tensor,
-    totals: Tensor,
-    told: Tensor,
-    ended: Tensor,
-    going: Tensor,
-    limit: Tensor,
-    clock: Tensor,
-    eos: int,
-) -> None:
-    """Each row of (n, V) says its likeliest word, as `Greedy` chooses and as a desk keeps its books; `clock` still
-    tells the step before."""
+def say(logits: Tensor, books: Books, eos: int) -> None:
+    """Each row of (n, V) says its likeliest word, as `Greedy` chooses and as a desk keeps its books."""
+    tokens, totals, told, ended, going, limit, clock = books
     rows, vocab = logits.shape
     parts = triton.cdiv(vocab, WORDS)
     tops, masses = (torch.empty(rows, parts, device=logits.device) for _ in range(2))

@@ -18,7 +18,7 @@ from regard.core.autoregressive import Autoregressive
 from regard.core.block import ACTIVATIONS
 from regard.core.head import Head
 from regard.core.linear import Linear, pack
-from regard.core.state import State
+from regard.core.state import Books, State
 from regard.decode import Hypothesis, beam, greedy
 from regard.decode.captured import Captured, captured
 from regard.decode.desk import Desk, Replay
@@ -130,7 +130,7 @@ def test_saying_the_likeliest_word(vocab: int, kind: torch.dtype) -> None:
     going = torch.tensor([True, True, True, False], device=DEVICE)
     limit = torch.tensor([9, 9, said + 1, 9], device=DEVICE)
     clock = torch.tensor([0, said, slot, 0], device=DEVICE)
-    kernels.say(logits, tokens, totals, told, ended, going, limit, clock, eos)
+    kernels.say(logits, Books(tokens, totals, told, ended, going, limit, clock), eos)
     assert torch.equal(tokens[:2], words[:2])
     assert torch.equal(logits[2, tokens[2]], logits[2].max())
     wanted = before + logits.float().log_softmax(-1).gather(1, tokens[:, None])
