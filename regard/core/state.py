@@ -81,6 +81,10 @@ class KV:
             return self.k, self.v
         return _padded(self.k, max(2 * end, ROOM)), _padded(self.v, max(2 * end, ROOM))
 
+    def detached(self) -> KV:
+        """The same numbers, through which nobody learns."""
+        return replace(self, k=self.k.detach(), v=self.v.detach())
+
     def first(self, length: int) -> KV:
         """The first keys alone; buffers much larger than that are given back."""
         if self.k.shape[-2] <= 2 * length + ROOM:
@@ -121,6 +125,9 @@ class Kernels(Protocol):
 
     def say(self, logits: Tensor, books: Books, eos: int) -> None:
         """Every row says its likeliest word, and the books of it are kept."""
+
+    def likeliest(self, logits: Tensor, bent: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and numbers of the k best words of each row, of those that are left in `bent`."""
 
     def narrowed(self, model: nn.Module, rows: int) -> AbstractContextManager[None]:
         """For as long as it lasts, layers go through so many vectors in fewer kernels, where they can."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.state import Books, State
-from regard.decode.filters import NEVER, chain
+from regard.decode.chances import Chances
+from regard.decode.filters import NEVER, chain, scaling
 from regard.decode.line import Line, stories
 from regard.decode.standing import Standing, tensors
 
@@ -39,7 +40,7 @@ class Desk:
         self.thrown = torch.zeros(sentences, thrown, dtype=torch.float64, device=device)
         shape = (max(every, WARM), sentences, line.how.columns, keep)
         self.told = torch.zeros(shape, dtype=torch.float64, device=device)
-        kernels = standing.kernels if line.how.plain and not line.filters else None
+        kernels = standing.kernels
         self.kernels = kernels if kernels is not None and kernels.suit(standing.seen, 1) else None
         self.replay: Replay = self.work
 
@@ -51,7 +52,7 @@ class Desk:
     def settle(self, hidden: Tensor, past: Sequence[Tensor]) -> None:
         """From the last hidden states to the tokens of the next step, with all that is to be kept."""
         logits = self.model.head.logits(hidden)
-        if self.kernels is None:
+        if self.kernels is None or self.filters or not self.how.plain:
             self._choose(logits, past)
         else:
             books = self.tokens, self.totals, self.told, self.ended, self.going, self.limit, self.standing.clock
@@ -59,10 +60,10 @@ class Desk:
             self.standing.follow(past, None)
 
     def _choose(self, logits: Tensor, past: Sequence[Tensor]) -> None:
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        quick = self.kernels.likeliest if self.kernels is not None and not any(map(scaling, self.filters)) else None
         thrown = self.thrown.index_select(1, self.standing.said)[:, 0] if self.thrown.numel() else None
-        own = logits.log_softmax(-1)
-        words, parents, totals, ends, told = self.how.choose(logits, own, self._bend, self.totals, thrown, self.eos)
+        chances = Chances(logits, self._bend, quick)
+        words, parents, totals, ends, told = self.how.choose(chances, self.totals, thrown, self.eos)
         rows = None if parents is None else (self.first + parents).flatten()
         if self.filters:
             story = self.story if rows is None else self.story.index_select(0, rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 Filter = Callable[[Tensor, Tensor], Tensor]
 NEVER = float("-inf")
 same = lru_cache(256)
+SCALING: WeakSet[Filter] = WeakSet()
 
 
 @same
@@ -66,7 +68,17 @@ def no_repeat(n: int) -> Filter:
 
 @same
 def temperature(degree: float) -> Filter:
-    return lambda logits, story: logits / degree
+    def apply(logits: Tensor, story: Tensor) -> Tensor:
+        return logits / degree
+
+    SCALING.add(apply)
+    return apply
+
+
+def scaling(apply: Filter) -> bool:
+    """Whether it makes something else of logits than of log-probabilities: all others only leave words out, by what
+    has been said or by how much likelier another is."""
+    return apply in SCALING
 
 
 @same

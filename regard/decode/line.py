@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.decode.chances import Chances
 from regard.decode.filters import NEVER, Filter
 
 Penalty = Callable[[int], float]  # length -> what the log-probability is divided by
@@ -34,7 +35,6 @@ class Hypothesis:
 # the word that it adds.
 Candidate = tuple[float, int, int]
 Proposal = tuple[Sequence[Candidate], Sequence[Candidate]]  # those that end, those that go on
-Bend = Callable[[Tensor], Tensor]  # what the filters make of the scores of all words
 
 
 class Choice(NamedTuple):
@@ -87,9 +87,7 @@ class Search:
         """(n · w, V): what n lines may say next; `own` are the model's log-probabilities, which no filter bends."""
         raise TypeError(f"{type(self).__name__} must define propose")
 
-    def choose(
-        self, logits: Tensor, own: Tensor, bend: Bend, totals: Tensor, thrown: Tensor | None, eos: int
-    ) -> Choice:
+    def choose(self, chances: Chances, totals: Tensor, thrown: Tensor | None, eos: int) -> Choice:
         """What `propose` proposes, on the device: lines come as their summed log-probabilities (n, keep), and as the
         numbers that they have thrown."""
         raise TypeError(f"{type(self).__name__} must define choose")

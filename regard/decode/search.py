@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.core.state import State, reorder
+from regard.decode.chances import Chances, likeliest
 from regard.decode.filters import NEVER, Filter, chain
-from regard.decode.line import Bend, Choice, Covered, Hypothesis, Line, Penalty, Proposal, Search, stories
+from regard.decode.line import Choice, Covered, Hypothesis, Line, Penalty, Proposal, Search, stories
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]  # tokens (rows, T), state -> logits (rows, V), state
 
@@ -46,7 +47,6 @@ def none(alpha: float) -> Penalty:
 
 
 USUAL = wu(0.6)
-GROUP, SHORT = 128, 32  # words of a group, and groups from which on it is worth making them
 PENALTIES: dict[str, Callable[[float], Penalty]] = {"wu": wu, "average": average, "none": none}
 
 
@@ -88,11 +88,9 @@ class Single(Search):
     def propose(self, logits: Tensor, own: Tensor, lines: Sequence[Line]) -> list[Proposal]:
         return _single(self.pick(_bent(logits, lines), self.throw(lines)), own, lines)
 
-    def choose(
-        self, logits: Tensor, own: Tensor, bend: Bend, totals: Tensor, thrown: Tensor | None, eos: int
-    ) -> Choice:
-        words = self.pick(bend(logits), thrown)[:, None]
-        totals = totals + own.gather(1, words)
+    def choose(self, chances: Chances, totals: Tensor, thrown: Tensor | None, eos: int) -> Choice:
+        words = self.pick(chances.bent, thrown)[:, None]
+        totals = totals + chances.own.gather(1, words)
         return Choice(words, None, totals, (words == eos)[:, 0], torch.stack([totals, words.to(totals)], 1))
 
     def books(self, told: Tensor, eos: int) -> list[Proposal]:
@@ -147,15 +145,14 @@ class Beam(Search):
 
     def propose(self, logits: Tensor, own: Tensor, lines: Sequence[Line]) -> list[Proposal]:
         totals = torch.tensor([[total for total, _, _ in line.alive] for line in lines], dtype=torch.float64)
-        moment, alive = self._weigh(_only_prefix(_bent(own, lines), own, lines), totals.to(own.device), lines[0].eos)
+        best = likeliest(_only_prefix(_bent(own, lines), own, lines), self.proposed)
+        moment, alive = self._weigh(*best, totals.to(own.device), lines[0].eos)
         if self.tell is not None:
             self.tell(moment)
         return self.books(self._chosen(moment, alive).told.cpu(), lines[0].eos)
 
-    def choose(
-        self, logits: Tensor, own: Tensor, bend: Bend, totals: Tensor, thrown: Tensor | None, eos: int
-    ) -> Choice:
-        return self._chosen(*self._weigh(bend(own), totals, eos))
+    def choose(self, chances: Chances, totals: Tensor, thrown: Tensor | None, eos: int) -> Choice:
+        return self._chosen(*self._weigh(*chances.likeliest(self.proposed), totals, eos))
 
     def books(self, told: Tensor, eos: int) -> list[Proposal]:
         totals, numbers = told[:, :2].tolist(), told[:, 2:].long().tolist()
@@ -167,10 +164,15 @@ class Beam(Search):
         told = torch.stack([t.to(totals) for t in (best[0], totals, *best[1:], parents, words)], 1)
         return Choice(words, parents, totals, moment.ends.sum(1), told)
 
-    def _weigh(self, chance: Tensor, totals: Tensor, eos: int) -> tuple[Moment, Tensor]:
-        """Candidates of each sentence, best first, at least `keep`; and their sums but for those that end."""
+    @property
+    def proposed(self) -> int:
+        """By each hypothesis; one more than goes on, since an end goes nowhere."""
+        return (self.expand or self.keep) + 1
+
+    def _weigh(self, best: Tensor, words: Tensor, totals: Tensor, eos: int) -> tuple[Moment, Tensor]:
+        """Candidates of each sentence, best first, at least `keep`; and their sums but for those that end. They come as
+        the likeliest words of each hypothesis, (n · width, proposed or as many as there are)."""
         (n, width), expand = totals.shape, self.expand or self.keep
-        best, words = likeliest(chance, min(expand + 1, chance.shape[1]))  # one more: an end goes nowhere
         best = best.masked_fill(((words != eos).cumsum(-1) > expand) & (words != eos), NEVER)
         sums, words = (totals[..., None] + best.view(n, width, -1)).flatten(1), words.view(n, -1)
         if (short := self.keep - sums.shape[1]) > 0:
@@ -182,23 +184,6 @@ class Beam(Search):
         alive = sums.masked_fill(word == eos, NEVER)
         kept = alive.sort(descending=True, stable=True).indices[:, : self.keep]
         return Moment(sums, parent, word, ends, kept), alive
-
-
-def likeliest(chance: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of each row, and which they are. On a GPU `topk` goes many times over its rows; so over long ones it
-    goes twice over short ones: the best are in those k groups whose best are best."""
-    if chance.device.type == "cpu" or chance.shape[1] < SHORT * GROUP or k > SHORT:
-        return chance.topk(k)
-    return best_of_groups(chance, k)
-
-
-def best_of_groups(chance: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    vocab = chance.shape[1]
-    whole = F.pad(chance, (0, -vocab % GROUP), value=NEVER) if vocab % GROUP else chance
-    groups = whole.unflatten(1, (-1, GROUP))  # (rows, groups, GROUP)
-    among = groups.amax(-1).topk(k).indices  # (rows, k)
-    best, at = groups.gather(1, among[..., None].expand(-1, -1, GROUP)).flatten(1).topk(k)
-    return best, (among.gather(1, at // GROUP) * GROUP + at % GROUP).clamp(max=vocab - 1)
 
 
 def greedy(

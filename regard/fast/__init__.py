@@ -1,4 +1,4 @@
-"""What makes a model that is only asked quick.
+"""What makes a model quick, above all one that is only asked.
 
 On a CPU, an optional accelerator in C++, compiled when it is first used:
 
@@ -13,6 +13,10 @@ On a GPU, searches whose steps are captured (`regard.decode.captured`), in kerne
 
 kernels  a product with all that is around it, and one query at all keys so far
 narrow   a Transformer's block made of them
+
+and for one that learns there:
+
+loss     the loss of a row of logits and its gradient, in one kernel
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     x ─LN·W+b─▶ q k v ─attend─▶ ─W+b+x─▶ x ─LN·W+b, activation─▶ ─W+b+x─▶ x
 
-It is the block's own forward pass, put together from the same weights; only where one kernel ends is different.
+For more of them the products are the library's, and what stands between them is ours. It is the block's own forward
+pass, put together from the same weights; only where one kernel ends is different.
 """
 
 from __future__ import annotations
@@ -23,63 +24,90 @@ from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
 from regard.core.state import KV, Fixed
 from regard.fast import kernels
-from regard.fast.kernels import MOST_VECTORS, Bytes, attend, say, suit, write
+from regard.fast.kernels import MOST_VECTORS, Bytes, attend, likeliest, say, suit, write
 from regard.fast.reading import Unable, activation_of, meddled
 
-__all__ = ["attend", "narrowed", "say", "suit", "write"]  # all that a captured search asks for
+__all__ = ["attend", "likeliest", "narrowed", "say", "suit", "write"]  # all that a captured search asks for
 
 
 class Narrow:
-    """Stands for a block while a step is captured."""
+    """Stands for a block while a step is captured. What comes after it is `then`, another block's attention or a head:
+    each product knows whose matrix will be wanted next."""
 
-    def __init__(self, block: Any) -> None:
-        self.block = block
+    def __init__(self, block: Any, then: nn.Module | None = None) -> None:
+        self.block, self.then = block, then
 
     def __call__(
         self, x: Tensor, mask: Mask, *, past: Fixed, memory: Fixed | None = None, memory_mask: Mask = Mask()
     ) -> tuple[Tensor, KV]:
         block, rows = self.block, x.flatten(0, -2)
-        rows = _inward(rows, block.attention, block.around_attention, past)
-        if block.cross is not None and memory is not None:
-            rows = _outward(rows, block.cross, block.around_cross, memory)
-        return _wide(rows, block.feed_forward, block.around_feed_forward).view_as(x), past
+        if past.kernels is None:  # there are none for so many hypotheses
+            return block.forward(x, mask, past=past, memory=memory, memory_mask=memory_mask)
+        cross = block.cross if memory is not None else None
+        wide = block.feed_forward.wide
+        rows = self._inward(rows, past, wide if cross is None else cross.score.query)
+        if cross is not None and memory is not None:
+            rows = self._outward(rows, memory, wide)
+        return self._wide(rows).view_as(x), past
+
+    def _inward(self, x: Tensor, past: Fixed, then: nn.Module) -> Tensor:
+        attention, around = self.block.attention, self.block.around_attention
+        qkv = _product(x, attention, attention.output, norm=_before(around))
+        q, k, v = (_of_heads(t, attention, past) for t in qkv.unflatten(1, (3, -1)).unbind(1))
+        y = kernels.attend_and_write(q, k, v, past.k, past.v, past.seen, past.places, q.shape[-1] ** -0.5)
+        return _back(x, _merged(y), attention.output, around, then)
+
+    def _outward(self, x: Tensor, memory: Fixed, then: nn.Module) -> Tensor:
+        attention, around = self.block.cross, self.block.around_cross
+        q = _product(x, attention.score.query, attention.output, norm=_before(around))
+        q = _of_heads(q, attention, memory)
+        y = kernels.attend(q, memory.k, memory.v, memory.seen, None, q.shape[-1] ** -0.5)
+        return _back(x, _merged(y), attention.output, around, then)
+
+    def _wide(self, x: Tensor) -> Tensor:
+        part, around = self.block.feed_forward, self.block.around_feed_forward
+        y = _product(x, part.wide, part.narrow, norm=_before(around), activation=_name_of(part))
+        return _back(x, y, part.narrow, around, self.then)
 
 
-def _inward(x: Tensor, attention: Any, around: Any, past: Fixed) -> Tensor:
-    qkv = _product(x, attention, norm=_before(around))
-    q, k, v = (_of_heads(t, attention, past) for t in qkv.unflatten(1, (3, -1)).unbind(1))
-    y = kernels.attend_and_write(q, k, v, past.k, past.v, past.seen, past.places, q.shape[-1] ** -0.5)
-    return _back(x, _merged(y), attention.output, around)
-
-
-def _outward(x: Tensor, attention: Any, around: Any, memory: Fixed) -> Tensor:
-    q = _of_heads(_product(x, attention.score.query, norm=_before(around)), attention, memory)
-    y = kernels.attend(q, memory.k, memory.v, memory.seen, None, q.shape[-1] ** -0.5)
-    return _back(x, _merged(y), attention.output, around)
-
-
-def _wide(x: Tensor, part: Any, around: Any) -> Tensor:
-    y = _product(x, part.wide, norm=_before(around), activation=_name_of(part))
-    return _back(x, y, part.narrow, around)
-
-
-def _back(x: Tensor, y: Tensor, last: Any, around: Any) -> Tensor:
+def _back(x: Tensor, y: Tensor, last: nn.Module, around: Any, then: nn.Module | None) -> Tensor:
     """x + W y + b, and its norm where that comes last."""
-    x = _product(y, last, residual=x)
     if _before(around) is not None:
-        return x
-    last_of_all: Tensor = around.norm(x)
-    return last_of_all
+        return _product(y, last, then, residual=x)
+    if len(x) > MOST_VECTORS:
+        return kernels.normed(_product(y, last), around.norm, residual=x)
+    return kernels.normed(_product(y, last, then, residual=x), around.norm)
 
 
-def _product(x: Tensor, part: Any, **around: Any) -> Tensor:
-    """In bytes, where a part was packed so."""
+def _product(
+    x: Tensor,
+    part: Any,
+    then: Any = None,
+    *,
+    norm: LayerNorm | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """While a product of few vectors waits, it brings the matrix of the part that comes `then` nearer."""
+    if len(x) <= MOST_VECTORS:
+        ahead = None if then is None else _held(then)[0]
+        weight, bias, scale = _held(part)
+        return kernels.product(
+            x, weight, bias, scale=scale, norm=norm, activation=activation, residual=residual, ahead=ahead
+        )
+    x = x if norm is None else kernels.normed(x, norm)
+    y: Tensor = (part.packed.product if isinstance(part, Attention) else part)(x)  # type: ignore[union-attr]
+    y = y if activation is None else ACTIVATIONS[activation](y)
+    return y if residual is None else y + residual
+
+
+def _held(part: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Matrix, bias, and what its rows are multiplied by where they are in bytes."""
     packed = part.packed
     if packed is not None and isinstance(packed.multiply, Bytes):
-        held = packed.multiply
-        return kernels.product(x, held.weight, held.bias, scale=held.scale, **around)
+        return packed.multiply.weight, packed.multiply.bias, packed.multiply.scale
     whole = packed if isinstance(part, Attention) else part
-    return kernels.product(x, whole.weight, whole.bias, **around)
+    return whole.weight, whole.bias, None
 
 
 def _before(around: Any) -> LayerNorm | None:
@@ -120,17 +148,22 @@ def _name_of(part: FeedForward) -> str | None:
 @contextmanager
 def narrowed(model: nn.Module, rows: int) -> Iterator[None]:
     """For as long as a step is captured; whoever calls the layers otherwise meets them as they are."""
-    parts = [*model.modules()] if rows <= MOST_VECTORS and suit(next(model.parameters()), 1) else []
-    before = [(part, part._compiled_call_impl) for part in parts if fits(part)]
-    heads = [part for part in parts if type(part) is Head and not meddled(part) and "logits" not in vars(part)]
-    for block, _ in before:
-        block._compiled_call_impl = Narrow(block)
+    parts = [part for part in model.modules() if not meddled(part)] if suit(next(model.parameters()), 1) else []
+    blocks = [part for part in parts if fits(part)]
+    heads = [part for part in parts if type(part) is Head and "logits" not in vars(part) and rows <= MOST_VECTORS]
+    after: list[Any] = [*(block.attention for block in blocks[1:]), heads[0] if heads else None]
+    norms = [part for part in parts if type(part) is LayerNorm and part.elementwise_affine]
+    stand_in: dict[nn.Module, Any] = {norm: partial(kernels.normed, norm=norm) for norm in norms}
+    stand_in |= {block: Narrow(block, then) for block, then in zip(blocks, after, strict=False)}
+    before = [(part, part._compiled_call_impl) for part in stand_in]
+    for part, call in stand_in.items():
+        part._compiled_call_impl = call
     for head in heads:
         head.logits = partial(_product, part=head)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for block, call in before:
-            block._compiled_call_impl = call
+        for part, call in before:
+            part._compiled_call_impl = call
         for head in heads:
             del head.logits

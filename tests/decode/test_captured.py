@@ -20,9 +20,9 @@ from regard.core.state import State, reorder, repeat
 from regard.core.watch import silence, watch
 from regard.decode import Coverage, Hypothesis, beam, greedy, sample
 from regard.decode.captured import Captured, capture, captured, roomy
+from regard.decode.chances import best_of_groups
 from regard.decode.desk import Desk, Replay
 from regard.decode.filters import Filter, at_least, min_p, never, no_repeat, temperature, top_k, top_p
-from regard.decode.search import best_of_groups
 from regard.decode.standing import Standing, tensors
 from regard.models import gpt, recurrent, seq2seq, tcn, transformer
 

@@ -86,6 +86,18 @@ def test_a_matrix_in_bytes_is_nearly_the_matrix(rows: int, kind: torch.dtype, mo
 
 
 @each_kind
+@pytest.mark.parametrize("columns", [5, 96])
+def test_a_norm_with_what_is_added_before_it(columns: int, kind: torch.dtype) -> None:
+    x, residual = some(2, 3, columns, kind=kind), some(2, 3, columns, kind=kind)
+    norm = nn.LayerNorm(columns, device=DEVICE, dtype=kind)
+    norm.weight.normal_()
+    close(kernels.normed(x, norm), norm(x))
+    close(kernels.normed(x, norm, residual=residual), norm(x + residual))
+    norm.register_parameter("bias", None)
+    close(kernels.normed(x[:, :1], norm), norm(x[:, :1]))
+
+
+@each_kind
 @pytest.mark.parametrize("queries", [1, 2, 4, 5])
 @pytest.mark.parametrize("steps", [0, 1, 140])
 def test_looking_at_a_buffer_and_writing_to_it(queries: int, steps: int, kind: torch.dtype) -> None:
@@ -111,6 +123,24 @@ def test_looking_at_a_buffer_and_writing_to_it(queries: int, steps: int, kind: t
     heard[1] = HIDDEN  # nothing to see: zero, as in the plain kernel
     wanted = F.scaled_dot_product_attention(q, k, v, heard.expand_as(seen), scale=0.3).nan_to_num()
     close(kernels.attend(q, k, v, heard, None, 0.3), wanted)
+
+
+@each_kind
+@pytest.mark.parametrize(("vocab", "k"), [(5, 5), (1024, 3), (2500, 6)])
+def test_the_likeliest_words(vocab: int, k: int, kind: torch.dtype) -> None:
+    """Of those that the filters have left; of two that are alike the first. There may be fewer than are asked for."""
+    logits = some(4, vocab, kind=kind).round(decimals=1)
+    bent = logits.clone()
+    bent[:, vocab // 2] = HIDDEN
+    bent[2] = HIDDEN
+    bent[3, 1:] = HIDDEN
+    chances, words = kernels.likeliest(logits, bent, k)
+    wanted = (bent.float() - logits.float().logsumexp(-1, keepdim=True)).sort(dim=-1, descending=True, stable=True)
+    torch.testing.assert_close(chances, wanted.values[:, :k], rtol=1e-4, atol=1e-4)
+    there = chances > HIDDEN
+    assert torch.equal(words[there], wanted.indices[:, :k][there])
+    assert words.min() >= 0
+    assert words.max() < vocab
 
 
 @each_kind
@@ -209,10 +239,9 @@ def test_searches_find_what_the_plain_ones_find(
             assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
     assert all(block._compiled_call_impl is None for block in model.modules())
     assert ("say" in calls) == (keep == 1)
-    few = rows * keep <= kernels.MOST_VECTORS
-    assert ("product" in calls) == few
-    if "cosine" not in family:
-        assert ("attend_and_write" if few else "write") in calls
+    assert ("likeliest" in calls) == (keep > 1)
+    assert ("product" in calls) == (rows * keep <= kernels.MOST_VECTORS)
+    assert ("attend_and_write" in calls) == ("cosine" not in family)
 
 
 @pytest.mark.parametrize("rows", [1, 6])
@@ -236,7 +265,7 @@ def test_a_search_with_weights_in_bytes_is_that_of_the_model_with_such_weights(
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     calls: set[str] = set()
-    for name in ("product", "attend_and_write", "write", "attend", "say"):
+    for name in ("product", "attend_and_write", "attend", "say", "likeliest"):
         real = getattr(kernels, name)
         for module in (kernels, narrow):
             if hasattr(module, name):
