@@ -14,6 +14,7 @@ from torch import nn
 
 from bench.harness import Comparison, clock, race
 from regard.config import TrainConfig
+from regard.fast.loss import quicken
 from regard.tasks import Loss, Steady, Task
 from regard.training import start
 from regard.training.compiled import compile_in_place
@@ -41,6 +42,7 @@ def product(
         compile=backend is not None, record="auto", log_every=often, save_every=often, evaluate_every=0,
     )  # fmt: skip
     run = start(folder, model, config, device=torch.device(device))
+    quicken(model)
     if backend is not None:
         compile_in_place(model, backend)
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from regard.card import model_card
 from regard.config import Recipe, Split, make_recipe, merge, read_toml, write_toml
 from regard.device import find_device
 from regard.errors import ConfigError, DataError, RegardError, writing
+from regard.fast.loss import quicken
 from regard.interop.recipe import NOWHERE
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load, read_run
@@ -126,7 +127,9 @@ def _begin(recipe: Recipe, folder: Path, say: Say = lambda text: None) -> Run:
     if recipe.train.begin and not recipe.train.fresh and not (folder / "checkpoints").exists():
         fresh = begin_with(begun(recipe) / "model.safetensors", model)
         say(f"begins with the weights of {recipe.train.begin}; fresh: {', '.join(fresh) or 'nothing'}")
-    return start_run(folder, model, recipe.train, device=device, dim=getattr(recipe.model, "dim", None))
+    run = start_run(folder, model, recipe.train, device=device, dim=getattr(recipe.model, "dim", None))
+    quicken(run.model)
+    return run
 
 
 # ---- measuring

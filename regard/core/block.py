@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -88,7 +89,11 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, mask: Mask, *, past: KV | None = None, memory: KV | None = None, memory_mask: Mask = Mask()
     ) -> tuple[Tensor, KV]:
-        """`past` is what this block has projected so far; it comes back with the keys and values of x at its end."""
+        """`past` is what this block has projected so far; it comes back with the keys and values of x at its end.
+
+        Of a block that was compiled to learn, these come back as numbers alone: for gradients of them that nobody has,
+        its graph would make zeros and add them.
+        """
         seen: KV
 
         def look(h: Tensor) -> Tensor:
@@ -99,7 +104,8 @@ class Block(nn.Module):
         x = self.around_attention(x, look)
         if (cross := self.cross) is not None and memory is not None and self.around_cross is not None:
             x = self.around_cross(x, lambda h: cross.look(h, memory, memory_mask))
-        return self.around_feed_forward(x, self.feed_forward), seen
+        x = self.around_feed_forward(x, self.feed_forward)
+        return x, seen.detached() if self.training and torch.compiler.is_compiling() else seen
 
 
 class Encoder(nn.ModuleList):

@@ -45,8 +45,10 @@ class Head(Product):
         self.spread: Spread = _spread
 
     def compile(self, *args: Any, **how: Any) -> None:
-        """What stands between its products, in one kernel or two; chunks of rows have no graph."""
-        self.spread = torch.compile(_spread, *args, **how)
+        """What stands between its products, in one kernel or two, where nobody has brought a better one; chunks of
+        rows have no graph."""
+        if self.spread is _spread:
+            self.spread = torch.compile(_spread, *args, **how)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.product(hidden)

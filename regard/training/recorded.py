@@ -2,7 +2,7 @@
 is done with each of its kernels sooner than the host has called the next.
 
     a batch, what came before ─copy─▶ fixed places ─forward, loss, backward─▶ fixed places ─copy─▶ loss, what is left
-                                                          └─▶ gradients, added where they have always been
+                                                          └─▶ gradients, put or added where they have always been
 
 A form is all that the work depends on besides the numbers in its tensors: their shapes, and what else the batch says.
 Before it is recorded the work is rehearsed, and everything that this has changed is put back, so that training is what
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -89,30 +89,33 @@ class Recorded:
         return loss
 
     def _replayed(self, batch: Any, before: Any) -> Loss | None:
-        form = form_of(batch, before)
+        fresh = all(parameter.grad is None for parameter in self.model.parameters())
+        form = fresh, form_of(batch, before)
         if form not in self.takes and len(self.takes) < self.room:
             self._record(form, batch, before)
         take = self.takes.get(form)
         if take is None:
             return None
-        self._open(take.learners)
+        self._open(take.learners, fresh)
         for place, tensor in zip(take.given, tensors_of(batch, before), strict=True):
             place.copy_(tensor, non_blocking=True)
         take.replay()
         return copied(take.loss)
 
-    def _record(self, form: object, batch: Any, before: Any) -> None:
+    def _record(self, form: tuple[bool, object], batch: Any, before: Any) -> None:
+        fresh, _ = form
         batch, before = replace(batch, **{n: t.clone() for n, t in named(batch).items()}), cloned(before)
         with self._as_it_was():
             loss, learners = self._rehearse(batch, before)
         take = Take(batch, before, tensors_of(batch, before), loss, left_by(loss), learners, [*self.model.buffers()])
         for parameter in learners:
             self.gradients.setdefault(parameter, torch.zeros_like(parameter))
-        self._open(learners)
+        self._open(learners, fresh)
 
         def act() -> None:
-            for place, tensor in zip(take.left, left_by(self.work(batch, before)), strict=True):
-                place.copy_(tensor)
+            with self._put(learners) if fresh else nullcontext():
+                for place, tensor in zip(take.left, left_by(self.work(batch, before)), strict=True):
+                    place.copy_(tensor)
 
         try:
             take.replay = self.recorder.record(act)
@@ -150,18 +153,35 @@ class Recorded:
                 for buffer, value in buffers:
                     buffer.copy_(value)
 
-    def _open(self, learners: Sequence[nn.Parameter]) -> None:
-        """Brings the gradients so far to their places; where there are none yet, zeros stand there."""
-        fresh = []
+    @contextmanager
+    def _put(self, learners: Sequence[nn.Parameter]) -> Iterator[None]:
+        """The first gradients of an update are put in their places at once: to add each to a zero takes longer."""
+        places = [self.gradients[parameter] for parameter in learners]
+        for parameter in learners:
+            parameter.grad = None
+        yield
+        torch._foreach_copy_(places, [_gradient(parameter) for parameter in learners])
+        for parameter, place in zip(learners, places, strict=True):
+            parameter.grad = place
+
+    def _open(self, learners: Sequence[nn.Parameter], fresh: bool) -> None:
+        """Brings the gradients so far to their places; where there are none yet, zeros stand there, unless all will be
+        put there."""
+        empty = []
         for parameter in learners:
             place = self.gradients[parameter]
             if parameter.grad is None:
-                fresh.append(place)
+                empty.append(place)
             elif parameter.grad is not place:
                 place.copy_(parameter.grad)
             parameter.grad = place
-        if fresh:
-            torch._foreach_zero_(fresh)
+        if empty and not fresh:
+            torch._foreach_zero_(empty)
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 # ---- forms, and the tensors in them

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
+from torch.fx import GraphModule
 
 from regard.config import Config
 from regard.errors import ConfigError
@@ -14,7 +18,7 @@ from regard.models import build, schema
 from regard.training.compiled import GRAPHS, compile_in_place, graphs
 
 SMALL: dict[str, Config] = {
-    "transformer": schema("transformer")(vocab=30, dim=16, heads=2, layers=3, hidden=32),
+    "transformer": schema("transformer")(vocab=30, dim=16, heads=2, layers=3, hidden=32, dropout=0.0),
     "seq2seq": schema("seq2seq")(vocab=30, dim=16, embedding=12),
 }
 
@@ -23,7 +27,7 @@ SMALL: dict[str, Config] = {
 def test_a_few_graphs_serve_all_blocks_and_every_batch() -> None:
     """One for a block of the encoder, of the decoder and for the head; others once shapes have changed, and no more."""
     torch.manual_seed(0)
-    plain = build("transformer", SMALL["transformer"]).eval()  # type: ignore[arg-type]
+    plain = build("transformer", SMALL["transformer"]).train()  # type: ignore[arg-type]
     compiled = copy.deepcopy(plain)
     torch._dynamo.reset()
     counters.clear()
@@ -45,6 +49,28 @@ def test_a_few_graphs_serve_all_blocks_and_every_batch() -> None:
         made.append(graphs())
     assert made == [3, 3, 6, 6, 6]
     assert set(compiled.state_dict()) == set(plain.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_a_compiled_block_makes_no_gradients_of_keys_and_values() -> None:
+    """Nobody learns through them: all that comes back to a block is the gradient of what it says."""
+    came: list[list[str]] = []
+
+    def backward(graph: GraphModule, _: Any) -> Any:
+        came.append([node.name for node in graph.graph.nodes if node.op == "placeholder" and "tangent" in node.name])
+        return make_boxed_func(graph.forward)
+
+    def forward(graph: GraphModule, _: Any) -> Any:
+        return make_boxed_func(graph.forward)
+
+    config = schema("gpt")(vocab=30, dim=16, heads=2, layers=2, context=8)
+    model = build("gpt", config).train()  # type: ignore[arg-type]
+    torch._dynamo.reset()
+    for block in model.blocks:  # type: ignore[union-attr]
+        block.compile(backend=aot_autograd(fw_compiler=forward, bw_compiler=backward))  # type: ignore[union-attr]
+    hidden, _ = model(None, None, torch.randint(30, (2, 6)))
+    hidden.sum().backward()
+    assert {len(names) for names in came} == {1}
 
 
 def test_what_has_no_blocks_cannot_be_compiled() -> None:

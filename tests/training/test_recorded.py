@@ -158,7 +158,8 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any], Callable[[], Any]]] = {
 
 
 def config(**changes: Any) -> TrainConfig:
-    return TrainConfig(**{"steps": 40, "threads": 1, "device": DEVICE, "save_every": 100, "log_every": 3, **changes})
+    usual = {"steps": 40, "threads": 1, "device": DEVICE, "precision": "fp32", "save_every": 100, "log_every": 3}
+    return TrainConfig(**{**usual, **changes})
 
 
 class Trial:
@@ -235,6 +236,8 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 def test_recorded_steps_are_the_plain_ones(trial: Make, name: str) -> None:
     plain = trial(name).go(8).end()
     taped = trial(name, by=recorder()).go(8)
+    if DEVICE == "cuda" and not getattr(taped.run.model, "recordable", True):
+        pytest.skip("on a GPU its layers are one kernel each, which rounds otherwise, and it is not recorded there")
     assert 0 < len(taped.recorded.takes) < 8
     assert not taped.warnings
     found = taped.end()

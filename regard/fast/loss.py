@@ -1,0 +1,80 @@
+"""The loss of a row of logits and its gradient, on a GPU in one kernel: what stands between the products of a head.
+
+    z ─▶ lse = log Σ exp zᵢ ─▶ lse - (1-ε)·z_y - ε·mean(z)       a row is read once for its sum,
+                         └──▶ exp(z - lse) - (1-ε)·e_y - ε/V     and once more, most of it still near by, for this
+
+PyTorch's operators read and write a table of logits seven times, compiled ones three times, and this one as good as
+twice: the gradient takes the place of the logits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.head import Head
+from regard.fast.kernels import INTERPRETED, KINDS, LOWEST, triton
+
+if triton is not None:
+    import triton.language as tl
+
+MOST = 8192  # columns at a time
+EACH = 16  # of them to a thread
+
+
+if triton is not None:
+
+    @triton.jit
+    def _spread(
+        z_at, y_at, share_at, total_at, nll_at, stride, vocab, columns, smoothing,
+        SHARED: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr, LOWEST: tl.constexpr,
+    ):  # fmt: skip
+        row, some = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+        z_at += row * stride
+        y = tl.load(y_at + row)
+        gold = tl.load(z_at + y).to(tl.float32)  # before anything is written over it
+        share = tl.load(share_at + row).to(tl.float32) if SHARED else 1.0
+        tops = tl.full([BLOCK], LOWEST, tl.float32)
+        masses, sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+        for begin in range(0, vocab, BLOCK):
+            at = begin + some
+            z = tl.load(z_at + at, mask=at < vocab, other=float("-inf")).to(tl.float32)
+            less = tl.exp(-tl.abs(z - tops))  # of the two that are added, the smaller, by the larger
+            masses = tl.where(z > tops, masses * less + 1.0, masses + less)
+            tops = tl.maximum(tops, z)
+            if SMOOTH:
+                sums += tl.where(at < vocab, z, 0.0)
+        top = tl.max(tops, 0)
+        lse = top + tl.log(tl.sum(masses * tl.exp(tops - top), 0))
+        tl.store(nll_at + row, (lse - gold) * share)
+        mean = tl.sum(sums, 0) / vocab
+        tl.store(total_at + row, (lse - (1.0 - smoothing) * gold - smoothing * mean) * share)
+        for begin in range(0, columns, BLOCK):
+            at = begin + some
+            z = tl.load(z_at + at, mask=at < vocab, other=float("-inf")).to(tl.float32)
+            d = tl.exp(z - lse) - smoothing / vocab - tl.where(at == y, 1.0 - smoothing, 0.0)
+            d = tl.where(at < vocab, d * share, 0.0).to(z_at.dtype.element_ty)
+            tl.store(z_at + at, d, mask=at < columns)
+
+
+def spread(z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """As the head's own: the loss, the loss without smoothing, and the gradient by z, in z's place."""
+    rows, columns = z.shape
+    total, nll = (z.new_empty(rows, dtype=torch.float32) for _ in range(2))
+    block = min(MOST, triton.next_power_of_2(columns))
+    _spread[(rows,)](
+        z, y, w, total, nll, z.stride(0), vocab, columns, smoothing, SHARED=w is not None, SMOOTH=smoothing > 0,
+        BLOCK=block, LOWEST=LOWEST, num_warps=max(1, block // (32 * EACH)),
+    )  # fmt: skip
+    return total.sum(), nll.sum(), z
+
+
+def suits(like: Tensor) -> bool:
+    return triton is not None and (like.is_cuda or INTERPRETED) and like.dtype in KINDS
+
+
+def quicken(model: nn.Module) -> None:
+    """Heads that lose by this kernel from now on, where there is one."""
+    for part in model.modules():
+        if type(part) is Head and suits(part.weight):
+            part.spread = spread
