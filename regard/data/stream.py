@@ -43,7 +43,9 @@ PIECE = 1 << 16  # letters of a long document that are looked at at once
 BLOCK = 1 << 20  # letters encoded at once
 LONE_SPACE = re.compile(r"(?s:.*)\S( )\S")  # the last one; a word with the space before it is encoded by itself
 
-Documents: TypeAlias = Literal["file", "line", "blank"]
+SPELT = "<eos>"  # the end of a line where it is spelt, as the reader of the TCN's authors does
+
+Documents: TypeAlias = Literal["file", "line", "blank", "spelt"]
 
 
 # ---- text in
@@ -62,6 +64,8 @@ def read_text(files: Sequence[Path], documents: Documents, *, bad: BadLines, on_
         lines = _lines(path, bad, on_bad)
         if documents == "file":
             yield from _pieces(lines)
+        elif documents == "spelt":
+            yield from _pieces(line.replace("\n", SPELT) for line in lines)
         elif documents == "line":
             yield from (Piece(line.rstrip("\r\n")) for line in lines if line.strip())
         else:

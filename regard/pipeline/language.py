@@ -81,7 +81,7 @@ class Writer(Asked):
         """What stands before a text: the end of another, where texts are documents; a file is cut anywhere."""
         data = self.recipe.data
         assert isinstance(data, StreamData)
-        return [] if data.documents == "file" and data.made is None else [self.tokenizer.marks.end]
+        return [] if data.documents in ("file", "spelt") and data.made is None else [self.tokenizer.marks.end]
 
     def check(self, text: str, number: int = 1) -> None:
         (ids,) = spelt(self.tokenizer, [text])

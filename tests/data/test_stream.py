@@ -82,13 +82,14 @@ def test_a_text_without_spaces_is_one_piece_however_long(tmp_path: Path, monkeyp
         ("file", ["one\ntwo\n\n \nthree\n", "four"]),
         ("line", ["one", "two", "three", "four"]),
         ("blank", ["one\ntwo\n", "three\n", "four"]),
+        ("spelt", ["one<eos>two<eos><eos> <eos>three<eos>", "four"]),
     ],
 )
 def test_what_a_document_is(documents: Any, found: list[str], tmp_path: Path) -> None:
     """A byte order mark is no text; an end mark stands between two documents."""
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\ntwo\n\n \nthree\n")
     (tmp_path / "b.xz").write_bytes(lzma.compress(b"four"))
-    words = tokenizer("char", "one two three four\n")
+    words = tokenizer("char", "one two three four <eos>\n")
     pieces = list(read_text([tmp_path / "a", tmp_path / "b.xz"], documents, bad=BadLines()))
     assert [piece.text for piece in pieces] == found
     stream = Stream.build(tmp_path / "s", pieces, words)
