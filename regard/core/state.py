@@ -105,7 +105,6 @@ class Books(NamedTuple):
     tokens: Tensor  # (n, 1) said last
     totals: Tensor  # (n, 1) summed log-probabilities, in float64
     told: Tensor  # (steps, n, 2, 1) total and word of each step, in float64
-    ended: Tensor  # (n,)
     going: Tensor  # (n,)
     limit: Tensor  # (n,) words at most
     clock: Tensor  # of the step before: where the next token stands, words said, steps told

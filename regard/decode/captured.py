@@ -214,6 +214,7 @@ class Captured:
             and how.columns > 0
             and getattr(how, "tell", None) is None
             and all(line.alike == lines[0].alike and not line.prefix for line in lines)
+            and all(line.how.penalty is how.penalty for line in lines)
             and all(getattr(apply, "__module__", "") == known.__name__ for apply in lines[0].filters)
             and state.lengths is None
             and need <= (self.model.longest or need)

@@ -15,7 +15,7 @@ from regard.core.autoregressive import Autoregressive
 from regard.core.state import Books, State
 from regard.decode.chances import Chances
 from regard.decode.filters import NEVER, chain, scaling
-from regard.decode.line import Line, stories
+from regard.decode.line import Line, Penalty, stories
 from regard.decode.standing import Standing, tensors
 
 WARM = 2  # steps before a capture, in which libraries and the allocator prepare themselves
@@ -33,7 +33,9 @@ class Desk:
         self.tokens = torch.zeros(sentences * keep, 1, dtype=torch.long, device=device)
         self.first = torch.arange(sentences, device=device)[:, None] * keep  # row of each sentence
         self.totals = torch.zeros(sentences, keep, dtype=torch.float64, device=device)
-        self.ended, self.limit = (torch.zeros(sentences, dtype=torch.long, device=device) for _ in range(2))
+        self.ranks = torch.zeros_like(self.totals)  # of the best that have ended, best first
+        self.limit = torch.zeros(sentences, dtype=torch.long, device=device)
+        self.penalty, self.costs = line.how.penalty, _costs(line.how.penalty, standing.capacity).to(device)
         self.going = torch.zeros(sentences, dtype=torch.bool, device=device)
         self.story = torch.full((sentences * keep, standing.capacity if line.filters else 0), -1, device=device)
         thrown = standing.capacity if line.dice else 0
@@ -55,7 +57,7 @@ class Desk:
         if self.kernels is None or self.filters or not self.how.plain:
             self._choose(logits, past)
         else:
-            books = self.tokens, self.totals, self.told, self.ended, self.going, self.limit, self.standing.clock
+            books = self.tokens, self.totals, self.told, self.going, self.limit, self.standing.clock
             self.kernels.say(logits, Books(*books), self.eos)
             self.standing.follow(past, None)
 
@@ -63,7 +65,7 @@ class Desk:
         quick = self.kernels.likeliest if self.kernels is not None and not any(map(scaling, self.filters)) else None
         thrown = self.thrown.index_select(1, self.standing.said)[:, 0] if self.thrown.numel() else None
         chances = Chances(logits, self._bend, quick)
-        words, parents, totals, ends, told = self.how.choose(chances, self.totals, thrown, self.eos)
+        words, parents, totals, ended, told = self.how.choose(chances, self.totals, thrown, self.eos)
         rows = None if parents is None else (self.first + parents).flatten()
         if self.filters:
             story = self.story if rows is None else self.story.index_select(0, rows)
@@ -72,9 +74,11 @@ class Desk:
         self.totals.copy_(totals)
         self.told.index_copy_(0, self.standing.slot, told[None])
         self.standing.follow(past, rows)
-        self.ended.add_(ends)
-        able = (totals[:, 0] > NEVER) & (self.ended < self.how.keep)
-        self.going.logical_and_(able & (self.standing.said < self.limit))
+        cost = self.costs.index_select(0, self.standing.said)  # of as many words as they have now
+        ranks = torch.cat([self.ranks, ended / cost], 1).sort(1, descending=True).values
+        self.ranks.copy_(ranks[:, : self.how.keep])
+        able = totals[:, :1] / cost > self.ranks[:, -1:]
+        self.going.logical_and_(able[:, 0] & (self.standing.said < self.limit))
 
     def enter(self, state: State, lines: Sequence[Line], rows: Tensor, prompt: Tensor) -> None:
         """Lines that have said nothing but a prompt of one token, or their first words already. `rows` of the state are
@@ -84,15 +88,16 @@ class Desk:
         alive = [[*line.alive, *[(NEVER, 0, -1)] * (keep - len(line.alive))] for line in each]  # at first there is one
         self.standing.enter(state, rows, said)
         columns = [
-            [*(total for total, _, _ in some), *(word for _, _, word in some), len(line.ended), line.limit]
+            [*(total for total, _, _ in some), *(word for _, _, word in some), *_ranks(line), line.limit]
             for some, line in zip(alive, each, strict=True)
         ]
-        totals, words, ended, limit = (
-            torch.tensor(columns, dtype=torch.float64).to(rows.device).split([keep, keep, 1, 1], 1)
+        totals, words, ranks, limit = (
+            torch.tensor(columns, dtype=torch.float64).to(rows.device).split([keep, keep, keep, 1], 1)
         )  # in one piece: each way to the device takes its time
         self.tokens.copy_(words.reshape(-1, 1) if said else prompt.index_select(0, rows).repeat_interleave(keep, 0))
         self.totals.copy_(totals)
-        self.ended.copy_(ended[:, 0])
+        self.ranks.copy_(ranks)
+        self._rank_by(lines[0].how.penalty)
         self.limit.copy_(limit[:, 0])
         self.going.copy_(torch.arange(len(rows), device=rows.device) < len(lines))
         if self.filters:
@@ -111,7 +116,8 @@ class Desk:
         """These sentences of another desk, of which the first are going."""
         rows = (self.first[:1].new_tensor(range(self.how.keep)) + sentences[:, None] * self.how.keep).flatten()
         self.standing.take(other.standing, sentences)
-        for name in ("totals", "ended", "limit", "thrown"):
+        self._rank_by(other.penalty)
+        for name in ("totals", "ranks", "limit", "thrown"):
             getattr(self, name).copy_(getattr(other, name).index_select(0, sentences))
         for name in ("tokens", "story"):
             getattr(self, name).copy_(getattr(other, name).index_select(0, rows))
@@ -127,5 +133,21 @@ class Desk:
         """What the last steps have told, and who is still going: here the host waits."""
         return self.told[:steps].to("cpu", copy=True), self.going.tolist()
 
+    def _rank_by(self, penalty: Penalty | None) -> None:
+        if penalty is not self.penalty:
+            self.penalty = penalty
+            self.costs.copy_(_costs(penalty, self.standing.capacity))
+
     def _bend(self, scores: Tensor) -> Tensor:
         return chain(self.filters, scores, self.story)
+
+
+def _costs(penalty: Penalty | None, longest: int) -> Tensor:
+    """What the log-probability of so many words is divided by, and of one more."""
+    lengths = range(1, longest + 2)
+    return torch.tensor([1.0, *(1.0 if penalty is None else penalty(n) for n in lengths)], dtype=torch.float64)
+
+
+def _ranks(line: Line) -> list[float]:
+    found = line.ranks
+    return [*found, *[NEVER] * (line.how.keep - len(found))]

@@ -43,7 +43,7 @@ class Choice(NamedTuple):
     words: Tensor  # (n, keep) that are added
     parents: Tensor | None  # (n, keep) which of its line's hypotheses each follows; None: there is one
     totals: Tensor  # (n, keep) summed log-probabilities, in float64
-    ends: Tensor  # (n,) how many have just ended
+    ended: Tensor  # (n, keep) summed log-probabilities of those that have just ended; -inf: there is none
     told: Tensor  # (n, columns, keep) all that the books are kept by, in float64, which has room for any word
 
 
@@ -130,6 +130,16 @@ class Line:
         return sorted(self.ended, key=lambda h: (h.finished, h.score), reverse=True)[: self.how.keep]
 
     @property
+    def ranks(self) -> list[float]:
+        """Scores of the `keep` best that have ended, best first."""
+        return sorted((h.score for h in self.ended), reverse=True)[: self.how.keep]
+
+    @property
+    def least(self) -> float:
+        """Whoever goes on has to rank higher than that."""
+        return self.ranks[-1] if len(self.ended) >= self.how.keep else NEVER
+
+    @property
     def stories(self) -> list[array[int]]:
         """What each hypothesis has said, put together as far as it was not asked for before."""
         for _, alive in self.steps[self._read :]:
@@ -143,7 +153,8 @@ class Line:
     def follow(self, ended: Sequence[Candidate], alive: Sequence[Candidate], row: int) -> None:
         """Some hypotheses end, the others become one word longer. `row` of the batch is the line's first.
 
-        It is done when `keep` have ended, when none can go on, or at the limit.
+        It is done when none can go on, at the limit, or when `keep` have ended that rank no lower than the best of
+        those that go on, as it stands: a model that is sure of itself lets some end early of which it thinks nothing.
         """
         for total, parent, _ in ended:
             words, rows = self._trail(parent)
@@ -154,7 +165,7 @@ class Line:
         if self.covered is not None:
             self.covered.follow([parent for _, parent, _ in alive])
         missing, able = self.how.keep - len(self.ended), bool(alive) and alive[0][0] > NEVER
-        self.going = missing > 0 and able and self.said < self.limit
+        self.going = able and self.said < self.limit and self._score(alive[0][0], self.said) > self.least
         if not self.going and missing > 0 and (able or not self.ended):
             self.ended += self._cut()[:missing]
 
@@ -184,10 +195,13 @@ class Line:
         rows: tuple[int, ...],
         parent: int | None = None,
     ) -> Hypothesis:
-        score = total if self.how.penalty is None else total / self.how.penalty(len(story) + finished)
+        score = self._score(total, len(story) + finished)
         if parent is not None and self.covered is not None:
             score += self.covered.bonus(parent)
         return Hypothesis(story, score, total, finished, rows)
+
+    def _score(self, total: float, length: int) -> float:
+        return total if self.how.penalty is None else total / self.how.penalty(length)
 
 
 def _longer(story: array[int], word: int) -> array[int]:

@@ -91,7 +91,8 @@ class Single(Search):
     def choose(self, chances: Chances, totals: Tensor, thrown: Tensor | None, eos: int) -> Choice:
         words = self.pick(chances.bent, thrown)[:, None]
         totals = totals + chances.own.gather(1, words)
-        return Choice(words, None, totals, (words == eos)[:, 0], torch.stack([totals, words.to(totals)], 1))
+        told, ends = torch.stack([totals, words.to(totals)], 1), words == eos
+        return Choice(words, None, totals.masked_fill(ends, NEVER), totals.masked_fill(~ends, NEVER), told)
 
     def books(self, told: Tensor, eos: int) -> list[Proposal]:
         totals, words = told[:, 0, 0].tolist(), told[:, 1, 0].long().tolist()
@@ -162,7 +163,7 @@ class Beam(Search):
         best = [t[:, : self.keep] for t in (moment.sums, moment.ends, moment.parent)]
         totals, parents, words = (t.gather(1, moment.kept) for t in (alive, moment.parent, moment.word))
         told = torch.stack([t.to(totals) for t in (best[0], totals, *best[1:], parents, words)], 1)
-        return Choice(words, parents, totals, moment.ends.sum(1), told)
+        return Choice(words, parents, totals, best[0].masked_fill(~best[1], NEVER), told)
 
     @property
     def proposed(self) -> int:
@@ -235,8 +236,8 @@ def beam(
     """For each row of the prompt its `keep` best answers, best first.
 
     At each step every kept hypothesis proposes its `expand` likeliest continuations; the `keep` best of all go on, and
-    an end mark among the `keep` best finishes its hypothesis. A sentence is done when `keep` have finished, or none can
-    go on.
+    an end mark among the `keep` best finishes its hypothesis. A sentence is done when `keep` have finished that rank no
+    lower than the best of those that go on, as it stands, or when none can go on.
     """
     lines = _lines([Beam(keep, expand, penalty, tell)] * len(prompt), eos, limit, filters, prefixes)
     if coverage is not None:

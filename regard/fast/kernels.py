@@ -279,7 +279,7 @@ else:
 
     @triton.jit
     def _say(
-        tops_at, masses_at, words_at, tokens_at, totals_at, told_at, ended_at, going_at, limit_at, clock_at,
+        tops_at, masses_at, words_at, tokens_at, totals_at, told_at, going_at, limit_at, clock_at,
         parts, rows, eos, PARTS: tl.constexpr, EARLY: tl.constexpr,
     ):  # fmt: skip
         _begin_next(EARLY)
@@ -298,9 +298,7 @@ else:
         tl.store(totals_at + row, total)
         tl.store(told_at + (slot * rows + row) * 2, total)
         tl.store(told_at + (slot * rows + row) * 2 + 1, word.to(tl.float64))
-        ended = tl.load(ended_at + row) + (word == eos).to(tl.int64)
-        tl.store(ended_at + row, ended)
-        able = (total > float("-inf")) & (ended < 1) & (said < tl.load(limit_at + row))
+        able = (total > float("-inf")) & (word != eos) & (said < tl.load(limit_at + row))
         tl.store(going_at + row, tl.load(going_at + row) & able.to(tl.uint8))
 
     @triton.jit
@@ -433,14 +431,14 @@ def attend_and_write(
 
 def say(logits: Tensor, books: Books, eos: int) -> None:
     """Each row of (n, V) says its likeliest word, as `Greedy` chooses and as a desk keeps its books."""
-    tokens, totals, told, ended, going, limit, clock = books
+    tokens, totals, told, going, limit, clock = books
     rows, vocab = logits.shape
     parts = triton.cdiv(vocab, WORDS)
     tops, masses = (torch.empty(rows, parts, device=logits.device) for _ in range(2))
     words = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
     _best[(rows, parts)](logits, tops, masses, words, logits.stride(0), vocab, BLOCK=WORDS, **_early(logits))
     _say[(rows,)](
-        tops, masses, words, tokens, totals, told, ended, going.view(torch.uint8), limit, clock, parts, rows, eos,
+        tops, masses, words, tokens, totals, told, going.view(torch.uint8), limit, clock, parts, rows, eos,
         PARTS=triton.next_power_of_2(parts), **_early(logits),
     )  # fmt: skip
 

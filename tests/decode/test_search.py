@@ -69,11 +69,14 @@ def narrow_by_hand(
         candidates.sort(reverse=True)
         done += [(total / formula(len(words)), words[:-1]) for total, words in candidates[:keep] if words[-1] == EOS]
         live = [(total, words) for total, words in candidates if words[-1] != EOS][:keep]
-        if len(done) >= keep or not live:
+        kept = sorted((score for score, _ in done), reverse=True)[:keep]
+        if not live or (len(kept) == keep and live[0][0] / formula(len(live[0][1])) <= kept[-1]):
             break
     else:
-        cut = sorted(((total / formula(len(words)), words) for total, words in live[: keep - len(done)]), reverse=True)
-        return [(words, True) for _, words in sorted(done, reverse=True)] + [(words, False) for _, words in cut]
+        missing = max(0, keep - len(done))
+        cut = sorted(((total / formula(len(words)), words) for total, words in live[:missing]), reverse=True)
+        best = sorted(done, reverse=True)[:keep]
+        return [(words, True) for _, words in best] + [(words, False) for _, words in cut]
     return [(words, True) for _, words in sorted(done, reverse=True)[:keep]]
 
 
@@ -87,6 +90,25 @@ def test_expanding_and_keeping_are_two_numbers(name: str, seed: int, keep: int, 
     for sentence, hypotheses in enumerate(found):
         wanted = narrow_by_hand(toy, sentence, limit, keep, expand, FORMULAS[name])
         assert [(h.tokens, h.finished) for h in hypotheses] == wanted
+
+
+@each_penalty
+@pytest.mark.parametrize("keep", [1, 2, 3, 5])
+def test_a_model_that_is_sure_is_believed(name: str, keep: int) -> None:
+    """Whenever it says a word, an end is the next likeliest thing, and far behind: those ends are no reason to stop."""
+    answer = (3, 4, 2, 3, 4, 2, 3, 4, 2)
+
+    def step(tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        past = torch.cat([state.past, tokens], 1)
+        logits = torch.zeros(len(past), VOCAB, dtype=torch.float64)
+        logits[:, EOS] = 4.0
+        logits[:, (*answer, EOS)[min(past.shape[1] - 1, len(answer))]] = 12.0
+        return logits, State(None, past, past.shape[1])
+
+    start = State(None, torch.empty(1, 0, dtype=torch.long))
+    (found,) = beam(step, start, torch.full((1, 1), BOS), eos=EOS, limit=20, keep=keep, penalty=PENALTIES[name](1.0))
+    assert (found[0].tokens, found[0].finished) == (answer, True)
+    assert len(found) == keep
 
 
 @settings(max_examples=40)

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <new>
@@ -463,11 +464,21 @@ private:
             line.alive.push_back({one.sum, one.parent, one.word, (int)words.size() - 1});
         }
         ++line.said;
-        const int missing = ask.keep - line.ended.size();
+        const int missing = ask.keep - (int)line.ended.size();
         const bool able = line.alive[0].total > NEVER;
-        if (missing > 0 && able && line.said < ask.limits[from + line.sentence]) return true;
+        if (able && line.said < ask.limits[from + line.sentence] && rank(line.alive[0].total, line.said) > least(line))
+            return true;
         if (missing > 0 && (able || line.ended.empty())) cut(line, missing);
         return false;
+    }
+
+    // Whoever goes on has to rank higher than that: than the last of as many as are kept, once so many have ended.
+    double least(const Line& line) const {
+        if ((int)line.ended.size() < ask.keep) return NEVER;
+        std::vector<double> scores;
+        for (const Hypothesis& one : line.ended) scores.push_back(one.score);
+        std::nth_element(scores.begin(), scores.begin() + ask.keep - 1, scores.end(), std::greater<double>());
+        return scores[ask.keep - 1];
     }
 
     // What is left at the limit; one at least.
