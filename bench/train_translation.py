@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.harness import report
-from bench.peers import PAD, Plain, marian, ours
+from bench.peers import PAD, Plain, marian, ours, shape
 from bench.step import Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe, merge, read_toml
 from regard.data.batch import Batch, pad
@@ -154,7 +154,7 @@ def _hugging_face(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
 
 
 def _plain(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
-    model = Plain(work.size, vocab).to(work.device).train()
+    model = Plain(shape(work.size, vocab)).to(work.device).train()
     body = model if work.backend is None else torch.compile(model, dynamic=True, backend=work.backend)
     return model, lambda source, target: body(source, target[:, :-1], target[:, 1:])
 
