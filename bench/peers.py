@@ -1,5 +1,5 @@
 """The same models in other hands: Hugging Face Marian, BERT and GPT-2 with our weights, torch.nn.Transformer of our
-shapes, and the recurrent encoder-decoder as a plain loop over words."""
+shapes or with our weights, and the recurrent encoder-decoder as a plain loop over words."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ Twin = TypeVar("Twin", BertForPreTraining, GPT2LMHeadModel)
 PAD, BOS, EOS = 0, 1, 2
 
 
+def shape(size: str, vocab: int) -> Config:
+    return Config(**{**SIZES[size], "vocab": vocab, "bias": True, "dropout": 0.1})
+
+
 def ours(size: str, vocab: int) -> Transformer:
     torch.manual_seed(0)
-    model = Transformer(Config(**{**SIZES[size], "vocab": vocab, "bias": True, "dropout": 0.1}))
+    model = Transformer(shape(size, vocab))
     with torch.no_grad():  # sharper than at birth, so that greedy choices do not hang on the last bit
         model.words.weight.mul_(3.0)
     return model
@@ -109,21 +113,19 @@ def _twin(family: Family, kind: type[Twin], model: bert.Bert | gpt.GPT, **settin
 class Plain(nn.Module):
     """What one writes with torch.nn.Transformer: the same shapes, a tied head, the loss over all positions."""
 
-    def __init__(self, size: str, vocab: int) -> None:
+    def __init__(self, c: Config) -> None:
         super().__init__()
-        s = SIZES[size]
-        self.words = nn.Embedding(vocab, s["dim"])
-        nn.init.normal_(self.words.weight, std=s["dim"] ** -0.5)
-        self.places = nn.Embedding(512, s["dim"])
+        self.words = nn.Embedding(c.vocab or 0, c.dim)
+        nn.init.normal_(self.words.weight, std=c.dim**-0.5)
+        self.places = nn.Embedding(512, c.dim)
         self.body = nn.Transformer(
-            s["dim"], s["heads"], s["layers"], s["layers"], s["hidden"], dropout=0.1, batch_first=True
+            c.dim, c.heads, c.layers, c.layers, c.hidden, dropout=c.dropout, batch_first=True
         )  # fmt: skip
-        self.scale = s["dim"] ** 0.5
+        self.scale = c.dim**0.5
 
     def forward(self, source: Tensor, target: Tensor, wanted: Tensor) -> Tensor:
-        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device, dtype=torch.bool)
         hidden = self.body(
-            self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True,
+            self.embed(source), self.embed(target), tgt_mask=_causal(target), tgt_is_causal=True,
             src_key_padding_mask=source == PAD, memory_key_padding_mask=source == PAD,
         )  # fmt: skip
         logits = hidden @ self.words.weight.T
@@ -133,6 +135,53 @@ class Plain(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.words(tokens) * self.scale + self.places.weight[: tokens.shape[1]]
+
+    @torch.inference_mode()
+    def greedy(self, source: Tensor, begin: int, end: int, length: int) -> Tensor:
+        """So many words after `begin`, none of them `end`: (B, S) -> (B, length). It keeps nothing of what it has
+        computed, so the decoder reads all words so far for each new one."""
+        memory = self.body.encoder(self.embed(source))
+        said = torch.full_like(source[:, :1], begin)
+        for _ in range(length):
+            hidden = self.body.decoder(self.embed(said), memory, tgt_mask=_causal(said), tgt_is_causal=True)
+            logits = hidden[:, -1] @ self.words.weight.T
+            logits[:, end] = -torch.inf
+            said = torch.cat([said, logits.argmax(-1, keepdim=True)], 1)
+        return said[:, 1:]
+
+
+def _causal(tokens: Tensor) -> Tensor:
+    return nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], device=tokens.device, dtype=torch.bool)
+
+
+def plain(model: Transformer) -> Plain:
+    """torch.nn.Transformer with our weights and our positions, without the norm that it adds at the end of a stack."""
+    twin = Plain(model.config)
+    assert isinstance(model.positions, Sinusoidal)
+    twin.places = nn.Embedding.from_pretrained(model.positions.table.clone())
+    twin.words.load_state_dict(model.words.state_dict())
+    for stack, blocks in ((twin.body.encoder, model.encoder), (twin.body.decoder, model.decoder)):
+        stack.norm = None
+        for layer, block in zip(stack.layers, blocks, strict=True):
+            _copy_layer(layer, block)
+    return twin
+
+
+@torch.no_grad()
+def _copy_layer(layer: nn.Module, block: Block) -> None:
+    pairs, residuals = [(layer.self_attn, block.attention)], [block.around_attention, block.around_feed_forward]
+    if block.cross is not None:
+        pairs.append((layer.multihead_attn, block.cross))
+        residuals.insert(1, block.around_cross)
+    for theirs, mine in pairs:
+        parts = (mine.score.query, mine.score.key, mine.value)
+        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        theirs.out_proj.load_state_dict(mine.output.state_dict())
+    for number, residual in enumerate(residuals, 1):
+        getattr(layer, f"norm{number}").load_state_dict(residual.norm.state_dict())
+    layer.linear1.load_state_dict(block.feed_forward.wide.state_dict())
+    layer.linear2.load_state_dict(block.feed_forward.narrow.state_dict())
 
 
 class Loop(nn.Module):

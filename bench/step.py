@@ -90,9 +90,10 @@ def read(batch: Any) -> int:
     return int(batch.real.sum()) if hasattr(batch, "real") else int(batch.tokens)
 
 
-def rate(step: Step, least: float = 2.0) -> float:
-    """Tokens a second, after a warm-up."""
-    step()
+def rate(step: Step, least: float = 2.0, warm: int = 1) -> float:
+    """Tokens a second, after so many steps to warm up."""
+    for _ in range(warm):
+        step()
     tokens, before = 0, clock()
     while clock() - before < least:
         tokens += step()
@@ -119,7 +120,8 @@ def race_tokens(
 
 
 class Peaks:
-    """Most memory that each engine held on the GPU beyond what was there before it was made, in its first steps."""
+    """Most memory that each engine held on the GPU beyond what was there before it was made, in its first steps; what
+    it tried while it was made is not counted."""
 
     def __init__(self) -> None:
         self.bytes: dict[str, int] = {}
@@ -129,8 +131,8 @@ class Peaks:
             return make()
         torch.cuda.synchronize()
         before, begun = torch.cuda.memory_allocated(), clock()
-        torch.cuda.reset_peak_memory_stats()
         step = make()
+        torch.cuda.reset_peak_memory_stats()
         for _ in range(steps):
             step()
         print(f"{name}: warm after {clock() - begun:.0f} s", file=sys.stderr, flush=True)

@@ -14,7 +14,8 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.harness import report
-from bench.peers import PAD, Plain, marian, ours
+from bench.peers import PAD, Plain, marian, ours, shape
 from bench.step import Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe, merge, read_toml
 from regard.data.batch import Batch, pad
@@ -33,6 +34,9 @@ from regard.tasks.rewrite import Rewrite
 
 Feed = Iterator[tuple[Tensor, Tensor]]  # source, target
 Loss = Callable[[Tensor, Tensor], Tensor]
+Learn = Callable[[Feed], int]  # one update on the next batch; how many real tokens it learnt from
+
+HUGGING_FACE, PLAIN = "Hugging Face", "torch.nn.Transformer"
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,12 @@ class Work:
     steps: int  # of a round
     rounds: int
     warm: int  # rounds
-    peers: tuple[str, ...] = ("Hugging Face", "torch.nn.Transformer")
+    peers: tuple[str, ...] = (HUGGING_FACE, PLAIN)
 
 
-GPU = Work("cuda", "inductor", "base", 16_384, (256,), 12, 8, 1, ("Hugging Face",))  # the other compiles for minutes
+GPU = Work("cuda", "inductor", "base", 16_384, (256, 1024), 12, 8, 1, (HUGGING_FACE,))  # note() says why no other
 CPU = Work("cpu", None, "small", 4096, (32, 64, 128, 256), 2, 7, 1)
-TINY = Work("cpu", "eager", "tiny", 512, (8,), 1, 2, 1)
+TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1)
 
 
 def main(asked: Sequence[str]) -> None:
@@ -59,70 +63,81 @@ def main(asked: Sequence[str]) -> None:
         values = merge(read_toml(find_recipe("multi30k-en-de-cased")), {"train": {"tokens": work.tokens}})
         _, task = prepare(make_recipe(values, schema), Path(scratch))
         assert isinstance(task, Rewrite)
-        made = engines(task, work, Path(scratch), work.rows[-1])
         if asked[:1] == ["--alone"]:
-            step = made[asked[1]]()
+            first = replace(work, rows=work.rows[:1])  # what is compiled for one size serves all
+            step = engines(task, first, Path(scratch), {})[asked[1]]()
             print(asked[1], [step() for _ in range(4)])
         elif "--fill" in asked:
             command = [sys.executable, "-m", "bench.train_translation", "--alone"]
-            for process in [subprocess.Popen([*command, name]) for name in made]:
+            names = engines(task, work, Path(scratch), {})
+            for process in [subprocess.Popen([*command, name, *asked]) for name in names]:
                 process.wait()
         else:
             compare(task, work, Path(scratch))
 
 
-def note(task: Rewrite, work: Work, peaks: Peaks) -> str:
+def note(task: Rewrite, work: Work, chosen: dict[str, int], peaks: Peaks) -> str:
     sizes = ", ".join(map(str, work.rows))
+    held = " and ".join(f"{rows} for {peer}" for peer, rows in chosen.items())
+    absent = "" if PLAIN in work.peers else f" {PLAIN} is not raced here: torch.compile takes minutes for it."
     how = "bf16 autocast, torch.compile on all sides, our steps recorded" if work.backend else "fp32, no compile"
     return (
         f"Transformer {work.size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, "
-        f"{work.tokens:,} tokens a batch for us and for bucketed peers; default batches are of random order, each "
-        f"peer's at the best size of {sizes} sentences; AdamW (fused), label smoothing, dropout 0.1, {how}.{peaks}"
+        f"{work.tokens:,} tokens a batch for us and for bucketed peers; default batches are of random order and "
+        f"hold as many sentences as suit a peer best ({sizes} were tried): {held}; AdamW (fused), label "
+        f"smoothing, dropout 0.1, {how}.{absent}{peaks}"
     )
 
 
-def engines(task: Rewrite, work: Work, folder: Path, rows: int) -> dict[str, Callable[[], Step]]:
-    """How to make each engine; ours first. The peers' default batches hold `rows` sentences."""
+def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> dict[str, Callable[[], Step]]:
+    """How to make each engine; ours first. Once a peer is made, `chosen` has the size of its default batches."""
     vocab = task.tokenizers.target.size
-    makers = {"Hugging Face": _hugging_face, "torch.nn.Transformer": _plain}
-    feeds: dict[str, Callable[[], Feed]] = {
-        "default": lambda: default_batches(task, rows),
-        "bucketed": lambda: bucketed_batches(task),
-    }
-    found = {
-        "regard": lambda: product(ours(work.size, vocab), task, folder / "run", work.device, backend=work.backend)
-    }  # fmt: skip
-    for peer, kind in itertools.product(work.peers, feeds):
-        found[f"{peer}, {kind} batches"] = lambda peer=peer, kind=kind: _engine(  # type: ignore[misc]
-            makers[peer](work, vocab), feeds[kind](), work.device
-        )
+
+    def regard() -> Step:
+        return product(ours(work.size, vocab), task, folder / "run", work.device, backend=work.backend)
+
+    def default(peer: str) -> Step:
+        learn = _learner(*MAKERS[peer](work, vocab), work.device)
+        feeds = {rows: default_batches(task, rows) for rows in work.rows}
+        chosen[peer] = _quickest(learn, feeds, work.steps)
+        return partial(learn, feeds[chosen[peer]])
+
+    def bucketed(peer: str) -> Step:
+        return partial(_learner(*MAKERS[peer](work, vocab), work.device), bucketed_batches(task))
+
+    found: dict[str, Callable[[], Step]] = {"regard": regard}
+    for peer in work.peers:
+        found[f"{peer}, default batches"] = partial(default, peer)
+        found[f"{peer}, bucketed batches"] = partial(bucketed, peer)
     return found
 
 
 def compare(task: Rewrite, work: Work, folder: Path) -> None:
     """A short race is written down at once, so that a longer one that is cut off loses nothing."""
-    peaks, racing = Peaks(), {}
-    for name, make in engines(task, work, folder, work.rows[-1]).items():
-        if len(work.rows) == 1 or not name.endswith("default batches"):
-            racing[name] = peaks.warmed(name, make, len(task.batches))
-            continue
-        best = max(work.rows, key=lambda rows: rate(engines(task, work, folder, rows)[name]()))
-        racing[f"{name} of {best}"] = engines(task, work, folder, best)[name]()
+    peaks, chosen = Peaks(), dict[str, int]()
+    made = engines(task, work, folder, chosen)
+    racing = {name: peaks.warmed(name, make, len(task.batches)) for name, make in made.items()}
+    told = note(task, work, chosen, peaks)
     for rounds in (2, work.rounds) if work is GPU else (work.rounds,):
         found = race_tokens(f"{work.size}, training", racing, work.steps, rounds=rounds, warm=work.warm)
         if work is TINY:
-            print(found)
+            print(told, found, sep="\n")
         else:
-            title = f"Training against {' and '.join(work.peers)}"
-            report("train_translation", title, note(task, work, peaks), [found])
+            report("train_translation", f"Training against {' and '.join(work.peers)}", told, [found])
 
 
-def _engine(made: tuple[nn.Module, Loss], feed: Feed, device: str) -> Step:
+def _quickest(learn: Learn, feeds: dict[int, Feed], warm: int) -> int:
+    """The size whose batches give most tokens a second. One model learns from all, so that it is compiled once."""
+    if len(feeds) == 1:
+        return next(iter(feeds))
+    return max(feeds, key=lambda rows: rate(partial(learn, feeds[rows]), warm=warm))
+
+
+def _learner(model: nn.Module, loss_of: Loss, device: str) -> Learn:
     """The loop that a user of PyTorch writes."""
-    model, loss_of = made
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
-    def step() -> int:
+    def learn(feed: Feed) -> int:
         held = next(feed)
         tokens = int((held[1][:, 1:] != PAD).sum())
         source, target = (t.to(device, non_blocking=True) for t in held)
@@ -134,7 +149,7 @@ def _engine(made: tuple[nn.Module, Loss], feed: Feed, device: str) -> Step:
         optimizer.zero_grad()
         return tokens
 
-    return step
+    return learn
 
 
 def _hugging_face(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
@@ -154,9 +169,12 @@ def _hugging_face(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
 
 
 def _plain(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
-    model = Plain(work.size, vocab).to(work.device).train()
+    model = Plain(shape(work.size, vocab)).to(work.device).train()
     body = model if work.backend is None else torch.compile(model, dynamic=True, backend=work.backend)
     return model, lambda source, target: body(source, target[:, :-1], target[:, 1:])
+
+
+MAKERS = {HUGGING_FACE: _hugging_face, PLAIN: _plain}
 
 
 def bucketed_batches(task: Rewrite) -> Feed:

@@ -1,44 +1,80 @@
-"""Translation: ours against Hugging Face `generate`, the same weights, the same 30 tokens out.
+"""Translation: ours against Hugging Face `generate` and a loop over torch.nn.Transformer, the same weights, the same
+30 tokens out.
 
 python -m bench.translate            # CPU, or the GPU where there is one
+python -m bench.translate --tiny     # anywhere: a small model, nothing is written, to see that it works
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import GenerationConfig
 
 from bench.harness import Comparison, best_threads, race, report
-from bench.peers import BOS, EOS, PAD, marian, ours
-from regard.core.linear import pack
+from bench.peers import BOS, EOS, PAD, marian, ours, plain
 from regard.decode import beam, greedy
+from regard.decode.captured import Captured
 from regard.decode.filters import at_least
+from regard.fast import prepare
 
 LENGTH = 30
 CELLS = [("small", 8_000, 1, 1), ("small", 8_000, 1, 4), ("small", 8_000, 32, 1), ("small", 8_000, 32, 4),
          ("base", 32_000, 1, 1), ("base", 32_000, 1, 4), ("base", 32_000, 32, 1)]  # fmt: skip
 GPU_CELLS = [("base", 32_000, 1, 1), ("base", 32_000, 1, 4), ("base", 32_000, 64, 1), ("base", 32_000, 64, 4)]
+TINY_CELLS = [("tiny", 97, 2, 1), ("tiny", 97, 2, 4)]
+
+Run = Callable[[], list[list[int]]]
 
 
-def main() -> None:
-    cuda = torch.cuda.is_available()
-    found = [compare(*cell, "cuda" if cuda else "cpu") for cell in (GPU_CELLS if cuda else CELLS)]
-    note = (
-        f"{LENGTH} tokens out, sources of {LENGTH} tokens, fp32 weights ({'bf16' if cuda else 'fp32'} arithmetic), "
-        f"equal weights{'' if cuda else '; greedy answers were checked to be the same tokens'}. "
-        "Each engine has its own best number of threads."
+def main(asked: Sequence[str]) -> None:
+    if "--tiny" in asked:
+        for cell in TINY_CELLS:
+            print(compare(*cell, "cpu"))
+        return
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = [compare(*cell, device) for cell in (GPU_CELLS if device == "cuda" else CELLS)]
+    report("translate", "Translation against Hugging Face generate and torch.nn.Transformer", note(device), found)
+
+
+def note(device: str) -> str:
+    how = {
+        "cpu": "weights and arithmetic in fp32, by PyTorch on all sides. Greedy answers were checked to be the same "
+        "tokens. Each engine has its own best number of threads.",
+        "cuda": "weights and arithmetic in bf16. Our steps are captured, as regard.load prepares them; capturing is "
+        "not timed.",
+    }
+    return (
+        f"{LENGTH} tokens out, sources of {LENGTH} tokens, equal weights; {how[device]} torch.nn.Transformer has no "
+        "cache: its decoder reads all words so far for each new one. It has no beams either, and is raced at beam 1 "
+        "alone."
     )
-    report("translate", "Translation against Hugging Face generate", note, found)
 
 
 def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Comparison:
+    made = engines(size, vocab, batch, width, device)
+    if width == 1 and device == "cpu":
+        first, *others = (run() for run in made.values())
+        assert all(first == other for other in others), "the engines disagree"
+    threads = {name: best_threads(run) if device == "cpu" else 1 for name, run in made.items()}
+    return race(
+        f"{size}, batch {batch}, beam {width}",
+        "tokens/s",
+        {name: _timed(run, threads[name], batch, device) for name, run in made.items()},
+        rounds=5,
+        warm=1,
+    )
+
+
+def engines(size: str, vocab: int, batch: int, width: int, device: str) -> dict[str, Run]:
+    """What each engine does, ours first. On a GPU, ours has been captured."""
     mine = ours(size, vocab).eval()
-    theirs = marian(mine).eval()
+    theirs, loop = marian(mine).eval(), plain(mine).eval()
     kind = torch.bfloat16 if device == "cuda" else torch.float32
-    mine, theirs = pack(mine.to(device, kind)), theirs.to(device, kind)
+    mine, theirs, loop = prepare(mine.to(device, kind)), theirs.to(device, kind), loop.to(device, kind)
     torch.manual_seed(1)
     source = torch.randint(4, vocab, (batch, LENGTH), device=device)
     real = torch.ones_like(source, dtype=torch.bool)
@@ -59,20 +95,18 @@ def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Compa
         with torch.inference_mode():
             return theirs.generate(source, attention_mask=real.long(), generation_config=how)[:, 1:].tolist()
 
-    if width == 1 and kind == torch.float32:
-        assert regard() == hugging_face(), "the two engines disagree"
-    engines = {"regard": regard, "Hugging Face generate": hugging_face}
-    threads = {name: best_threads(run) if device == "cpu" else 1 for name, run in engines.items()}
-    return race(
-        f"{size}, batch {batch}, beam {width}",
-        "tokens/s",
-        {name: _timed(run, threads[name], batch, device) for name, run in engines.items()},
-        rounds=5,
-        warm=1,
-    )
+    def torch_nn() -> list[list[int]]:
+        return loop.greedy(source, BOS, EOS, LENGTH).tolist()
+
+    if device == "cuda":
+        regard()
+        assert isinstance(mine.step, Captured)
+        assert mine.step.captures, "our steps could not be captured"
+    found: dict[str, Run] = {"regard": regard, "Hugging Face generate": hugging_face}
+    return found | ({"torch.nn.Transformer": torch_nn} if width == 1 else {})
 
 
-def _timed(run: Callable[[], object], threads: int, batch: int, device: str) -> Callable[[], float]:
+def _timed(run: Run, threads: int, batch: int, device: str) -> Callable[[], float]:
     def timed() -> float:
         if device == "cpu":
             torch.set_num_threads(threads)
@@ -83,4 +117,4 @@ def _timed(run: Callable[[], object], threads: int, batch: int, device: str) -> 
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
