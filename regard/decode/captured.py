@@ -105,11 +105,13 @@ class Captured:
 
     def _run(self, state: State, prompt: Tensor, lines: Sequence[Line]) -> bool:
         need = prompt.shape[1] + max(line.limit for line in lines) - 1
-        if not self._suits(state, prompt, lines, need):
+        parts = self.parts
+        if not self._suits(state, prompt, lines, need, parts):
             return False
-        desk = self._ready(state, prompt, lines, need)
+        desk = self._ready(state, prompt, lines, need, parts)
         if desk is None:
             logits, state = self(prompt, state)
+            self._forget_what_is_stale(parts)
             desk = self._desk(state, lines[0], len(lines), need)
             if desk is None:
                 return False
@@ -121,10 +123,13 @@ class Captured:
             self._write(desk, live)
         return True
 
-    def _ready(self, state: State, prompt: Tensor, lines: Sequence[Line], need: int) -> Desk | None:
+    def _ready(
+        self, state: State, prompt: Tensor, lines: Sequence[Line], need: int, parts: Sequence[nn.Module]
+    ) -> Desk | None:
         """The desk that is there already, where all there is to read is one token: that is a step like any other."""
         if prompt.shape[1] > 1 or state.length:
             return None
+        self._forget_what_is_stale(parts)
         desk = self._desk(state, lines[0], len(lines), need, make=False)
         alike = desk is not None and len(tensors(state.past)) == len(desk.standing.loose)
         return desk if alike else None
@@ -164,7 +169,6 @@ class Captured:
         capacity = min(capacity, self.model.longest or capacity)
         sentences = 1 << (rows - 1).bit_length()
         size = (sentences, capacity, source, line.alike)
-        self._forget_what_is_stale()
         desk = self.desks.pop(size, None)
         if desk is None and make and not self.broken:
             desk = self._make(state, line, sentences, capacity, source)
@@ -196,13 +200,15 @@ class Captured:
             self._warn(f"be captured ({found}); it is searched word by word, which is slower and says the same")
             return None
         self.captures += 1
-        self._forget_what_is_stale()  # a table of positions may have grown in the first steps
+        self._forget_what_is_stale(self.parts)  # a table of positions may have grown in the first steps
         return desk
 
     def _warn(self, what: str) -> None:
         warnings.warn(f"the steps of this {type(self.model).__name__} could not {what}", stacklevel=2)
 
-    def _suits(self, state: State, prompt: Tensor, lines: Sequence[Line], need: int) -> bool:
+    def _suits(
+        self, state: State, prompt: Tensor, lines: Sequence[Line], need: int, parts: Sequence[nn.Module]
+    ) -> bool:
         how = lines[0].how
         return (
             not self.broken
@@ -210,7 +216,7 @@ class Captured:
             and not torch.is_autocast_enabled(prompt.device.type)
             and not self.model.training
             and type(self.model).step is Autoregressive.step
-            and not any(getattr(part, "minded", False) for part in self.parts)
+            and not any(getattr(part, "minded", False) for part in parts)
             and how.columns > 0
             and getattr(how, "tell", None) is None
             and all(line.alike == lines[0].alike and not line.prefix for line in lines)
@@ -221,9 +227,8 @@ class Captured:
             and max(line.limit for line in lines) > 1
         )
 
-    def _forget_what_is_stale(self) -> None:
+    def _forget_what_is_stale(self, parts: Sequence[nn.Module]) -> None:
         """A graph knows addresses: where weights were moved, replaced or trained on, it is of no use."""
-        parts = self.parts
         held = [t for part in parts for t in (*part._parameters.values(), *part._buffers.values()) if t is not None]
         found: list[object] = [*marks(held), *(part.packed for part in parts if hasattr(part, "packed"))]
         if found != self.marks:
