@@ -27,8 +27,8 @@ from regard.core.autoregressive import Autoregressive
 from regard.core.linear import pack
 from regard.decode import beam, greedy
 from regard.decode.captured import Captured, captured
-from regard.decode.desk import Desk, Replay
 from regard.decode.filters import at_least
+from regard.decode.prompt import Act, Replay
 from regard.fast import narrow
 from regard.models.gpt import SIZES
 
@@ -207,9 +207,9 @@ def translation(cell: Cell, dry: bool) -> Sides:
     return Sides(work, "sentences/s", float(cell.rows), mine, regard, {"Hugging Face generate": hugging_face})
 
 
-def repeated(desk: Desk, pool: Any) -> Replay:
+def repeated(act: Act, pool: Any) -> Replay:
     """What stands for a captured graph where there is no GPU."""
-    return desk.work
+    return act
 
 
 def table(lines: list[Line]) -> str:

@@ -15,21 +15,20 @@ words; so tokens, scores and ancestries are those of `regard.decode.search`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.changes import marks, notice_optimizers
 from regard.core.state import Kernels, State
 from regard.decode import filters as known
-from regard.decode.desk import WARM, Desk, Replay
+from regard.decode.desk import WARM, Desk
 from regard.decode.line import Line
+from regard.decode.prompt import Act, Prompts, Record, Replay, roomy
 from regard.decode.search import advance
 from regard.decode.standing import Standing, length_of, tensors
 from regard.device import record_graph, rehearse
@@ -38,17 +37,13 @@ EVERY = 8  # steps from one look at who is done to the next
 DESKS = 16  # kept; the one that was used longest ago makes room
 
 M = TypeVar("M", bound=nn.Module)
-Record = Callable[[Desk, Any], Replay]  # a desk and the memory that graphs share -> what repeats its step
 
 
-def captured(desk: Desk, pool: Any) -> Replay:
-    """One call for all kernels of a step."""
-    kernels, rows = desk.standing.kernels, len(desk.tokens)
-    layers = nullcontext() if kernels is None else kernels.narrowed(desk.model, rows)
-    with layers, sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # the fused kernel that adds to scores
-        for _ in range(WARM):
-            rehearse(desk.work)
-        return record_graph(desk.work, pool).replay
+def captured(act: Act, pool: Any) -> Replay:
+    """One call for all kernels of some work."""
+    for _ in range(WARM):
+        rehearse(act)
+    return record_graph(act, pool).replay
 
 
 ON: dict[Record, str] = {captured: "cuda"}  # where it is possible; any other, everywhere
@@ -71,6 +66,7 @@ class Captured:
     ) -> None:
         self.model, self.record, self.every, self.kernels = model, record, every, kernels
         self.desks: dict[object, Desk] = {}
+        self.prompts = Prompts(model, record, DESKS)
         self.captures = 0  # so far
         self.broken = False  # it was tried, and could not be captured
         self.pool: Any = None
@@ -110,7 +106,7 @@ class Captured:
             return False
         desk = self._ready(state, prompt, lines, need, parts)
         if desk is None:
-            logits, state = self(prompt, state)
+            logits, state = self._read(prompt, state)
             self._forget_what_is_stale(parts)
             desk = self._desk(state, lines[0], len(lines), need)
             if desk is None:
@@ -133,6 +129,20 @@ class Captured:
         desk = self._desk(state, lines[0], len(lines), need, make=False)
         alike = desk is not None and len(tensors(state.past)) == len(desk.standing.loose)
         return desk if alike else None
+
+    def _read(self, prompt: Tensor, state: State) -> tuple[Tensor, State]:
+        """In one call, where a prompt of its size has been read before."""
+        self._fresh_pool(prompt.device)
+        try:
+            return self.prompts.read(prompt, state, self.pool) or self(prompt, state)
+        except RuntimeError:  # which is not worth a word: it is read as ever
+            self.prompts.suited = False
+            return self(prompt, state)
+
+    def _fresh_pool(self, device: torch.device) -> None:
+        """Memory that no graph holds any more is not to be shared."""
+        if device.type == "cuda" and not self.desks and not any(self.prompts.sizes.values()):
+            self.pool = torch.cuda.graph_pool_handle()
 
     def _write(self, desk: Desk, live: list[Line]) -> None:
         """Until all are done. The books of some words are kept while the device is at the next."""
@@ -185,9 +195,8 @@ class Captured:
                 state, sentences=sentences, width=width, capacity=capacity, source=source, kernels=self.kernels
             )
             desk = Desk(self.model, line, standing, self.every)
-            if standing.clock.is_cuda and not self.desks:  # memory that no graph holds any more is not to be shared
-                self.pool = torch.cuda.graph_pool_handle()
-            desk.replay = self.record(desk, self.pool)
+            self._fresh_pool(standing.clock.device)
+            desk.replay = self.record(desk.work, self.pool)
         except torch.OutOfMemoryError:
             return None  # the next one may be smaller
         except Exception as error:
@@ -233,6 +242,7 @@ class Captured:
         found: list[object] = [*marks(held), *(part.packed for part in parts if hasattr(part, "packed"))]
         if found != self.marks:
             self.desks.clear()
+            self.prompts.forget()
             self.marks = found
 
 
@@ -243,12 +253,6 @@ def capture(model: M, record: Record = captured, every: int = EVERY, kernels: Ke
         notice_optimizers()
         model.step = Captured(model, record, every, kernels)  # type: ignore[method-assign]
     return model
-
-
-def roomy(need: int, grain: int) -> int:
-    """A size with room for so many, of which there are few: at most a quarter more, and a multiple of the grain."""
-    step = max(grain, 1 << max(0, need.bit_length() - 3))
-    return -(-need // step) * step
 
 
 def _filled(places: Sequence[int], room: int, device: torch.device) -> Tensor:

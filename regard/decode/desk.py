@@ -6,21 +6,22 @@ filters, choice, and what the host will be told. Nothing in it waits for anybody
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.state import Books, State
 from regard.decode.chances import Chances
 from regard.decode.filters import NEVER, chain, scaling
 from regard.decode.line import Line, Penalty, stories
+from regard.decode.prompt import Replay
 from regard.decode.standing import Standing, tensors
 
 WARM = 2  # steps before a capture, in which libraries and the allocator prepare themselves
-
-Replay = Callable[[], None]
 
 
 class Desk:
@@ -48,8 +49,11 @@ class Desk:
 
     def work(self) -> None:
         """One word more for everybody, finished or not."""
-        hidden, state = self.model.states(self.tokens, self.standing.state())
-        self.settle(hidden[:, -1], tensors(state.past))
+        kernels = self.standing.kernels
+        layers = nullcontext() if kernels is None else kernels.narrowed(self.model, len(self.tokens))
+        with layers, sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # a fused one that adds to scores
+            hidden, state = self.model.states(self.tokens, self.standing.state())
+            self.settle(hidden[:, -1], tensors(state.past))
 
     def settle(self, hidden: Tensor, past: Sequence[Tensor]) -> None:
         """From the last hidden states to the tokens of the next step, with all that is to be kept."""

@@ -19,10 +19,11 @@ from regard.core.linear import pack
 from regard.core.state import State, reorder, repeat
 from regard.core.watch import silence, watch
 from regard.decode import Coverage, Hypothesis, beam, greedy, sample
-from regard.decode.captured import Captured, capture, captured, roomy
+from regard.decode.captured import Captured, capture, captured
 from regard.decode.chances import best_of_groups
-from regard.decode.desk import Desk, Replay
+from regard.decode.desk import Desk
 from regard.decode.filters import Filter, at_least, min_p, never, no_repeat, temperature, top_k, top_p
+from regard.decode.prompt import Act, Replay, roomy
 from regard.decode.standing import Standing, tensors
 from regard.models import gpt, recurrent, seq2seq, tcn, transformer
 
@@ -59,9 +60,9 @@ SHAPES: list[tuple[Filter, ...]] = [(), (temperature(0.7), top_k(5)), (top_p(0.9
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
-def repeated(desk: Desk, pool: Any) -> Replay:
+def repeated(act: Act, pool: Any) -> Replay:
     """What stands for a captured graph where there is no GPU."""
-    return desk.work
+    return act
 
 
 RECORD = captured if DEVICE.type == "cuda" else repeated
@@ -234,7 +235,7 @@ def test_it_steps_aside(why: str) -> None:
 
 
 def test_what_cannot_be_captured_is_searched_for_plainly_with_one_warning() -> None:
-    def refuse(desk: Desk, pool: Any) -> Replay:
+    def refuse(act: Act, pool: Any) -> Replay:
         raise RuntimeError("operation not permitted when stream is capturing\nand more of that")
 
     model = make("gpt")
@@ -262,9 +263,9 @@ class Broken:
 
 
 def test_kernels_that_cannot_be_run_are_left_out_with_one_warning() -> None:
-    def work(desk: Desk, pool: Any) -> Replay:
-        desk.work()  # as a rehearsal does
-        return RECORD(desk, pool)
+    def work(act: Act, pool: Any) -> Replay:
+        act()  # as a rehearsal does
+        return RECORD(act, pool)
 
     model = make("gpt")
     start, prompt = beginning(model, random.Random(4), 2)
@@ -285,13 +286,28 @@ def test_a_past_that_changes_its_size_is_searched_for_plainly() -> None:
     model = tcn.TCN(tcn.Config(vocab=VOCAB, dim=8, levels=3)).to(DEVICE).eval()
     prompt = torch.randint(3, VOCAB, (2, 2), device=DEVICE)
 
-    def tried(desk: Desk, pool: Any) -> Replay:
-        desk.work()
-        return desk.work
+    def tried(act: Act, pool: Any) -> Replay:
+        act()
+        return act
 
     with pytest.warns(UserWarning, match="TCN could not be captured"):
         found = greedy(Captured(model, tried), model.start(), prompt, eos=EOS, limit=6)
     assert found == greedy(model.step, model.start(), prompt, eos=EOS, limit=6)
+
+
+@pytest.mark.parametrize("family", ["gpt", "recurrent language model"])
+def test_prompts_of_a_size_that_came_before_are_read_in_one_call(family: str) -> None:
+    """Filled up at their end, which only models may be that look and remember nothing else."""
+    model = make(family)
+    ahead, dice = Captured(model, RECORD), random.Random(6)
+    for length, kept in ((5, 0), (9, 1), (14, 1), (17, 1), (20, 2), (3, 2), (1, 2)):
+        prompt = torch.randint(3, VOCAB, (2, length), device=DEVICE)
+        asked = {"eos": EOS, "limit": dice.randint(2, 6)}
+        found, wanted = (greedy(step, model.start(rows=2), prompt, **asked) for step in (ahead, model.step))
+        agree(found, wanted)
+        made = [one for one in ahead.prompts.sizes.values() if one is not None]
+        assert len(made) == kept or family != "gpt"
+    assert ahead.prompts.suited == (family == "gpt")
 
 
 @pytest.mark.parametrize("change", ["trained", "moved", "packed again"])
