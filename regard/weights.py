@@ -17,6 +17,7 @@ from regard.errors import CheckpointError
 Tensors = dict[str, Tensor]
 
 LONGEST_HEADER, MOST_TENSORS = 10_000_000, 50_000  # far above any model of ours, far below what could exhaust a machine
+TOLD = "__metadata__"  # where the header of a safetensors file says what is no tensor
 POSITIONS = "positions.table.weight"  # how the names of tables end that have a row for each position
 
 
@@ -67,9 +68,31 @@ def form(tensor: Tensor) -> str:
 # ---- files of weights
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """One file that loads anywhere; equal weights give equal bytes."""
-    write(path, encode(weights(model)))
+def save_weights(path: Path, model: nn.Module, about: Mapping[str, str] | None = None) -> None:
+    """One file that loads anywhere; equal weights give equal bytes. `about` is what else its header is to say."""
+    data = encode(weights(model))
+    write(path, _telling(data, about) if about else data)
+
+
+def _telling(data: bytes, about: Mapping[str, str]) -> bytes:
+    """With more in its header, in one order: safetensors would write it in any."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header[TOLD] |= about
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[end:]
+
+
+def told(path: Path) -> dict[str, str]:
+    """What the header of a file says besides its tensors; nothing where it cannot be read, which is told elsewhere."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            about = json.loads(file.read(min(length, LONGEST_HEADER)))[TOLD]
+        return {name: value for name, value in about.items() if isinstance(value, str)}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def read_weights(path: Path, model: nn.Module) -> None:

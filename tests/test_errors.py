@@ -16,6 +16,7 @@ import pytest
 import tiny
 import torch
 
+import regard
 from regard import weights
 from regard.cli import main
 from regard.config import read_toml
@@ -247,6 +248,10 @@ def damage(run: Path, kind: str) -> None:
         case "other vocabulary":
             words = [f"word{i}" for i in range(40)]
             Tokenizers.train(words, words, kind="word", size=30, joint=False).save(run)
+        case "vocabulary of equal size":
+            shutil.copy(run / "tokenizer.source.json", run / "tokenizer.json")
+        case "lost source vocabulary":
+            (run / "tokenizer.source.json").unlink()
         case "lost vocabulary":
             (run / "tokenizer.json").unlink()
         case "broken vocabulary":
@@ -270,6 +275,8 @@ def damage(run: Path, kind: str) -> None:
         ("pickle", "not a safetensors file, or cut short; Regard loads safetensors and never pickles"),
         ("other model", "they are of another model"),
         ("other vocabulary", "vocabulary of 300, but its tokenizer has 30 entries; they belong to different runs"),
+        ("vocabulary of equal size", "tokenizer.json: not the file that the weights of this run were learnt with; put"),
+        ("lost source vocabulary", "tokenizer.source.json: not the file that the weights of this run were learnt with"),
         ("lost vocabulary", "no such vocabulary; name a folder that `regard train` has made"),
         ("broken vocabulary", "cannot be read as a vocabulary"),
         ("other source vocabulary", "they belong to different runs"),
@@ -280,6 +287,22 @@ def test_a_run_folder_that_cannot_be_used(kind: str, sentence: str, told: Told, 
     assert sentence in told(4, "predict", run, "five")
     assert sentence in told(4, "doctor", run)
     assert sentence in told(4, "evaluate", run)
+
+
+def test_neither_training_nor_beginning_goes_on_with_another_vocabulary(told: Told, run: Path, tmp_path: Path) -> None:
+    damage(run, "vocabulary of equal size")
+    path = tiny.write_recipe(tmp_path / "r.toml", tiny.recipe(train={"begin": str(run)}))
+    for line in (["resume", run], ["train", path, "--out", tmp_path / "other"]):
+        assert "tokenizer.json: not the file that the weights of this run were learnt with" in told(4, *line)
+    assert not (tmp_path / "other").exists()
+    (run / "model.safetensors").unlink()
+    assert "its vocabulary is not the one that it was trained with; put that back" in told(4, "resume", run)
+
+
+def test_an_older_run_whose_weights_do_not_tell_their_vocabulary_is_believed(run: Path) -> None:
+    answer = regard.load(run)("five")
+    weights.write(run / "model.safetensors", weights.encode(weights.load_weights(run / "model.safetensors")))
+    assert regard.load(run)("five") == answer
 
 
 def test_a_folder_that_does_not_exist(told: Told, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tokenizers import models, pre_tokenizers
 from torch import nn
 
 from regard.config import ModelConfig, Recipe, write_toml
-from regard.data.tokenizer import Marks, Tokenizer, Tokenizers
+from regard.data.tokenizer import Marks, Tokenizer, Tokenizers, signatures
 from regard.device import find_device
 from regard.errors import CheckpointError, ConfigError, RegardError, nearest
 from regard.fast import prepare
@@ -165,7 +165,7 @@ def write_run(imported: Imported, folder: str | Path) -> None:
     with new_folder(Path(folder)) as place:
         write_through(place / "recipe.toml", write_toml(imported.recipe).encode())
         imported.tokenizers.save(place)
-        save_weights(place / "model.safetensors", imported.model)
+        save_weights(place / "model.safetensors", imported.model, signatures(place))
 
 
 def _check_twins(twins: Mapping[str, str], found: Mapping[str, str], told: Tensors) -> None:

@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 from regard.config import FORMAT, Recipe, make_recipe, read_toml
-from regard.data.tokenizer import Tokenizer, Tokenizers
+from regard.data.tokenizer import Tokenizer, Tokenizers, check_signatures
 from regard.device import find_device
 from regard.errors import CheckpointError, ConfigError
 from regard.fast import prepare
 from regard.models import build, schema
 from regard.pipeline.base import Pipeline, Reply
-from regard.weights import read_weights
+from regard.weights import read_weights, told
 
 __all__ = ["Pipeline", "Reply", "check_vocabulary", "load", "read_run", "vocabularies"]
 
@@ -70,6 +70,7 @@ def vocabularies(recipe: Recipe, folder: Path) -> Tokenizers:
         return Tokenizers(nothing, nothing)
     found = Tokenizers.load(folder)
     check_vocabulary(recipe, found)
+    check_signatures(folder, told(folder / "model.safetensors"))
     return found
 
 

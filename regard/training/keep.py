@@ -84,7 +84,7 @@ def finish(run: Run, config: TrainConfig, log: Log) -> None:
         run.troubles.append(f"the {which} weights are gone and the last were taken: {error}")
         which, steps = "last", [run.step]
     try:
-        save_weights(run.folder / "model.safetensors", run.model)
+        save_weights(run.folder / "model.safetensors", run.model, run.vocabulary)
         log.final(run.step, which, steps)
     except OSError as error:
         run.troubles.append(f"model.safetensors could not be written: {error.strerror}")
