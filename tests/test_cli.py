@@ -245,6 +245,16 @@ def test_given_answers_are_scored(said: Said) -> None:
     assert [float(value) for value in tokens.split()] == pytest.approx(expected, abs=1e-3)
 
 
+def test_given_answers_are_scored_as_json(said: Said) -> None:
+    pairs = [("five", "fünf"), ("six", "sieben")]
+    lines = said("predict", tiny.trained(), "--score", "--json", *map("\t".join, pairs)).splitlines()
+    for line, pair, tokens in zip(lines, pairs, regard.load(tiny.trained()).score(pairs), strict=True):
+        found = json.loads(line)
+        assert (found["source"], found["target"]) == pair
+        assert found["tokens"] == pytest.approx(tokens, abs=1e-5)
+        assert found["logprob"] == pytest.approx(sum(tokens), abs=1e-5)
+
+
 def test_sampling_prefixes_and_texts_with_dashes(said: Said) -> None:
     run = tiny.trained()
     sampled = ["predict", run, "twenty-three", "--sample", "--top-p", "0.9", "--temperature", "2", "--seed"]

@@ -210,6 +210,15 @@ def test_a_pair_without_a_tab(told: Told) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "setting", ["--nbest 2", "--beam 3", "--prefix x", "--sample", "--top-p 0.5", "--embed", "--choices a", "--top 3"]
+)
+def test_what_a_given_answer_has_no_use_for(setting: str, told: Told) -> None:
+    name = setting.split()[0]
+    sentence = f"{name}: with --score a given target is measured, and none is looked for; leave either out"
+    assert told(2, "predict", tiny.trained(), "five\tfünf", "--json", "--score", *setting.split()) == sentence
+
+
 def test_nothing_to_look_at(told: Told) -> None:
     for text in ("", "  "):
         assert "the text to look at is empty; write a sentence" in told(3, "look", tiny.trained(), text)

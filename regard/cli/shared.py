@@ -21,6 +21,7 @@ err = Console(stderr=True, highlight=False)
 ASKED = (
     "prefix",
     "top",
+    "threshold",
     "embed",
     "pooling",
     "choices",
