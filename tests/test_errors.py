@@ -219,6 +219,12 @@ def test_what_a_given_answer_has_no_use_for(setting: str, told: Told) -> None:
     assert told(2, "predict", tiny.trained(), "five\tfünf", "--json", "--score", *setting.split()) == sentence
 
 
+def test_a_setting_of_another_search_says_what_to_type(told: Told) -> None:
+    ask = ["predict", tiny.trained(), "five"]
+    assert "add sample = true (on a command line --sample), or leave it out" in told(2, *ask, "--temperature", "2")
+    assert "(on a command line --sample false)" in told(2, *ask, "--sample", "--beam", "2")
+
+
 def test_nothing_to_look_at(told: Told) -> None:
     for text in ("", "  "):
         assert "the text to look at is empty; write a sentence" in told(3, "look", tiny.trained(), text)

@@ -196,8 +196,10 @@ def test_training_from_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_setting_without_effect_is_refused() -> None:
     pipeline = regard.load(tiny.trained())
-    with pytest.raises(ConfigError, match="top_p: only sampling uses it; add sample"):
+    with pytest.raises(ConfigError, match=r"^top_p: only sampling uses it; add sample = true \(on a command line --sa"):
         pipeline("twenty-three", top_p=0.9)
+    with pytest.raises(ConfigError, match=r"^beam: sampling .*; add sample = false \(on a command line --sample false"):
+        pipeline("twenty-three", beam=2, sample=True)
     assert pipeline("twenty-three", top_p=0.9, sample=True, seed=1) == pipeline(
         "twenty-three", top_p=0.9, sample=True, seed=1
     )
