@@ -123,6 +123,8 @@ def test_recipes_are_listed_with_their_measured_results(said: Said) -> None:
         assert name in text
         assert head["machine"] in text
         assert head["result"].split()[0] in text
+    assert ", 1 minute\n" in text
+    assert " 1 minutes" not in text
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -46,7 +46,8 @@ def _copy_recipe(name: str, target: Path) -> None:
 def _list_recipes() -> None:
     for name in list_recipes():
         head = read_toml(find_recipe(name))
-        out.print(f"[bold]{name}[/]  [dim]{head['system']}, {head['machine']}, {head['minutes']:g} minutes[/]")
+        time = "1 minute" if head["minutes"] == 1 else f"{head['minutes']:g} minutes"
+        out.print(f"[bold]{name}[/]  [dim]{head['system']}, {head['machine']}, {time}[/]")
         out.print(Padding(escape(f"{head['title']}\nresult: {head['result']}"), (0, 0, 0, 2)))
     out.print("\nregard recipes show NAME prints one; regard recipes copy NAME makes it yours.")
 
