@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from regard.errors import CheckpointError
 from regard.weights import Corrupt, Tensors, decode, encode, to_disk, write_through
 
 FORMAT = 1
+SPARE = 2**20  # bytes that a checkpoint leaves free, for the log and all that is small
 TENSOR_FILES = ("model", "optimizer", "rng", "carry")
 
 Say = Callable[[str], None]
@@ -199,10 +201,11 @@ def _publish(beside: Path, final: Path) -> Path:
 
 
 def _need_room(home: Path, size: int) -> None:
-    free = shutil.disk_usage(home).free
-    if free < size + 2**20:
-        need = f"{size / 2**20:.0f} MiB needed, {free / 2**20:.0f} MiB free"
-        raise OSError(errno.ENOSPC, f"No space left on device: {need}")
+    free, need = shutil.disk_usage(home).free, size + SPARE
+    if free < need:
+        unit, name = (1000, "kB") if need < 10**7 else (10**6, "MB")
+        told = f"{math.ceil(need / unit):,} {name} needed, {free // unit:,} {name} free"
+        raise OSError(errno.ENOSPC, f"No space left on device: {told}")
 
 
 def _unused(path: Path) -> Path:
