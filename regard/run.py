@@ -20,6 +20,7 @@ from regard.card import model_card
 from regard.config import Recipe, Split, make_recipe, merge, read_toml, write_toml
 from regard.data.tokenizer import signatures
 from regard.device import find_device
+from regard.disk import write
 from regard.errors import ConfigError, DataError, RegardError, writing
 from regard.fast.loss import quicken
 from regard.interop.recipe import NOWHERE
@@ -33,7 +34,7 @@ from regard.tasks import Task
 from regard.training import Run, loop, settle
 from regard.training import start as start_run
 from regard.training.log import board_writer, clock
-from regard.weights import begin_with, write
+from regard.weights import begin_with
 
 Say = Callable[[str], None]
 Report = dict[str, dict[str, Any]]

@@ -50,8 +50,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ---- help
 
 
-def test_help_is_answered_without_torch() -> None:
-    lines = [["--help"], ["--version"], ["recipes"], *([verb, "--help"] for verb in VERBS)]
+def test_help_is_answered_without_torch(tmp_path: Path) -> None:
+    copied = ["recipes", "copy", "demo", str(tmp_path / "mine.toml")]
+    lines = [["--help"], ["--version"], ["recipes"], copied, *([verb, "--help"] for verb in VERBS)]
     code = f"""
 import sys
 from regard.cli import main

@@ -17,7 +17,7 @@ import tiny
 import torch
 
 import regard
-from regard import weights
+from regard import disk, weights
 from regard.cli import main
 from regard.config import read_toml
 from regard.data.tokenizer import Tokenizers
@@ -320,7 +320,7 @@ def test_neither_training_nor_beginning_goes_on_with_another_vocabulary(told: To
 
 def test_an_older_run_whose_weights_do_not_tell_their_vocabulary_is_believed(run: Path) -> None:
     answer = regard.load(run)("five")
-    weights.write(run / "model.safetensors", weights.encode(weights.load_weights(run / "model.safetensors")))
+    disk.write(run / "model.safetensors", weights.encode(weights.load_weights(run / "model.safetensors")))
     assert regard.load(run)("five") == answer
 
 
@@ -341,19 +341,22 @@ def test_a_run_whose_checkpoints_are_all_corrupt_is_not_begun_anew(told: Told, r
 # ---- the machine
 
 
+FULL = os.strerror(errno.ENOSPC)
+
+
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """From now on no file of that name can be written."""
-    honest = weights.write_through
+    honest = disk.write_through
 
     def fill(name: str) -> None:
         def write(path: Path, data: bytes) -> None:
             if name in path.name:
                 path.write_bytes(data[: len(data) // 2])
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise OSError(errno.ENOSPC, FULL)
             honest(path, data)
 
-        monkeypatch.setattr(weights, "write_through", write)
+        monkeypatch.setattr(disk, "write_through", write)
 
     return fill
 
@@ -386,8 +389,16 @@ def test_a_full_disk_while_evaluating(full_disk: Callable[[str], None], told: To
     assert (run / "evaluation.json").read_bytes() == before
     full_disk("look.html")
     sentence = told(1, "look", run, "five", "--html", run / "look.html")
-    assert "No space left on device" in sentence
+    assert sentence == f"{run / 'look.html'}: cannot be written: {FULL}; make room, or choose another place"
     assert not any("look.html" in name for name in files(run))
+
+
+def test_a_full_disk_while_a_recipe_is_copied(full_disk: Callable[[str], None], told: Told, tmp_path: Path) -> None:
+    full_disk("mine.toml")
+    mine = tmp_path / "mine.toml"
+    sentence = told(1, "recipes", "copy", "demo", mine)
+    assert sentence == f"{mine}: cannot be written: {FULL}; make room, or choose another place"
+    assert not files(tmp_path)
 
 
 def test_a_folder_where_nothing_can_be_written(told: Told, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from regard.cli.flags import as_flag
-from regard.cli.shared import err, out, run_of
+from regard.cli.shared import err, out, run_of, write_text
 from regard.config import Config, DecodeConfig, Split
 from regard.errors import ConfigError, DataError
 
@@ -243,9 +243,8 @@ def look(argv: list[str]) -> None:
             written += plot(trace, stem, name=options.attention, heads=heads)
     if options.html:
         from regard.view.html import page
-        from regard.weights import write
 
-        write(Path(options.html), page(trace).encode())
+        write_text(Path(options.html), page(trace))
         written.append(Path(options.html))
     for path in written:
         (err if options.json_ else out).print(f"{path} written", markup=False, soft_wrap=True)

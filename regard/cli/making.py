@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from regard.cli.flags import arguments, as_flag
-from regard.cli.shared import Nothing, free, out, program, run_of
+from regard.cli.shared import Nothing, free, out, program, run_of, write_text
 from regard.config import Config, Recipe, make_recipe, merge, read_toml, recipe_schema, section, task_of, write_toml
 from regard.errors import ConfigError
 from regard.recipes import find_recipe, list_recipes, recipe_text
@@ -39,7 +39,7 @@ def _copy_recipe(name: str, target: Path) -> None:
     text = recipe_text(name)
     if target.exists():
         raise ConfigError(f"{target} exists already; name another file: regard recipes copy {name} FILE")
-    target.write_text(text, "utf-8")
+    write_text(target, text)
     out.print(f"{target} written; train it with: regard train {target}", markup=False, soft_wrap=True)
 
 

@@ -24,6 +24,7 @@ from torch import nn
 from regard.config import ModelConfig, Recipe, write_toml
 from regard.data.tokenizer import Marks, Tokenizer, Tokenizers, signatures
 from regard.device import find_device
+from regard.disk import write_through
 from regard.errors import CheckpointError, ConfigError, RegardError, nearest
 from regard.fast import prepare
 from regard.interop import files, hub
@@ -47,7 +48,7 @@ from regard.interop.recipe import decoding_of, generation_of, labels_back, label
 from regard.interop.tokens import read_tokenizers, write_tokenizers
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load
-from regard.weights import Tensors, encode, put_weights, save_weights, weights, write_through
+from regard.weights import Tensors, encode, put_weights, save_weights, weights
 
 FAMILIES = {
     "distilbert": "distilbert",

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.disk import to_disk, write_through
 from regard.errors import CheckpointError
-from regard.weights import Corrupt, Tensors, decode, encode, to_disk, write_through
+from regard.weights import Corrupt, Tensors, decode, encode
 
 FORMAT = 1
 SPARE = 2**20  # bytes that a checkpoint leaves free, for the log and all that is small

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 import toy
 
+from regard.disk import write_through
 from regard.errors import RegardError
 from regard.training import checkpoint, train
 from regard.training.checkpoint import found, read, step_of
-from regard.weights import write_through
 
 MOMENTS = {"the log": 1, "a file": 3, "the folder": 8, "after the rename": 9}  # which fsync of a save fails
 
