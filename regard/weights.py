@@ -100,7 +100,7 @@ def read_weights(path: Path, model: nn.Module) -> None:
     try:
         put_weights(model, load_weights(path))
     except CheckpointError as error:
-        raise CheckpointError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+        raise type(error)(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def begin_with(path: Path, model: nn.Module) -> list[str]:

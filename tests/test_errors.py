@@ -258,6 +258,9 @@ def damage(run: Path, kind: str) -> None:
             weights.unlink()
         case "cut":
             weights.write_bytes(weights.read_bytes()[:-100])
+        case "cut, and no checkpoints":
+            weights.write_bytes(weights.read_bytes()[:-100])
+            shutil.rmtree(run / "checkpoints")
         case "bytes":
             weights.write_bytes(b"\xff" * 1000)
         case "pickle":
@@ -289,7 +292,9 @@ def damage(run: Path, kind: str) -> None:
         ("broken recipe", "has a recipe.toml that cannot be used"),
         ("foreign setting", "model.dorpout: no such setting; did you mean 'dropout'?"),
         ("unfinished", "has no model.safetensors yet; finish it with: regard resume"),
-        ("cut", "model.safetensors"),
+        ("cut", "its safetensors header is wrong"),
+        ("cut", "; make it again with: regard resume "),
+        ("cut, and no checkpoints", "; put a good copy back, or make the run anew"),
         ("bytes", "not a safetensors file, or cut short; Regard loads safetensors and never pickles"),
         ("pickle", "not a safetensors file, or cut short; Regard loads safetensors and never pickles"),
         ("other model", "they are of another model"),
@@ -328,6 +333,15 @@ def test_a_folder_that_does_not_exist(told: Told, tmp_path: Path) -> None:
     for verb in ("resume", "predict", "evaluate", "doctor"):
         assert "no such folder; runs are made by: regard train" in told(4, verb, tmp_path / "none")
     assert not list(tmp_path.iterdir())
+
+
+def test_damaged_final_weights_are_made_again(said: Callable[..., str], told: Told, run: Path) -> None:
+    before = tiny.weights_hash(run)
+    damage(run, "cut")
+    assert "; it was set aside as .corrupt-model.safetensors\n" in said("resume", run)
+    assert tiny.weights_hash(run) == before
+    damage(run, "cut, and no checkpoints")
+    assert "no checkpoint is left to make it again from: put a good copy back" in told(4, "resume", run)
 
 
 def test_a_run_whose_checkpoints_are_all_corrupt_is_not_begun_anew(told: Told, run: Path) -> None:

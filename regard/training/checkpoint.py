@@ -81,13 +81,17 @@ def restore(home: Path, accept: Callable[[Snapshot], None], say: Say) -> Path | 
             accept(read(path))
             return path
         except Corrupt as error:
-            aside = _unused(home / f".corrupt-{path.name}")
-            os.rename(path, aside)
-            say(f"{error}; it was set aside as {aside.name}")
+            set_aside(path, error, say)
     if any(home.glob(".corrupt-*")):
         what = f"{home}: every checkpoint is corrupt and was set aside"
         raise CheckpointError(f"{what}; put a good copy back, or train into a new folder")
     return None
+
+
+def set_aside(path: Path, error: Corrupt, say: Say) -> None:
+    aside = _unused(path.with_name(f".corrupt-{path.name}"))
+    os.rename(path, aside)
+    say(f"{error}; it was set aside as {aside.name}")
 
 
 def found(home: Path) -> list[Path]:
