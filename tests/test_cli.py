@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shlex
@@ -203,6 +204,9 @@ def test_evaluate_prints_json_alone(said: Said, tmp_path: Path) -> None:
     files = tiny.write_pairs(tmp_path, tiny.pairs(5))
     other = json.loads(said("evaluate", tiny.trained(), "--json", "--data", *files))
     assert "% of 5" in other["exact"]["definition"]
+    packed = tmp_path / "text.tsv.gz"
+    packed.write_bytes(gzip.compress("".join(f"{s}\t{t}\n" for s, t in tiny.pairs(5)).encode()))
+    assert json.loads(said("evaluate", tiny.trained(), "--json", "--data", packed)) == other
     valid = json.loads(said("evaluate", "--json", "--split", "valid", tiny.trained()))
     assert valid["loss"] != found["loss"]
 

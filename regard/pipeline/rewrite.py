@@ -16,6 +16,7 @@ from regard.config.task import RewriteTask
 from regard.core.autoregressive import Autoregressive
 from regard.core.beside import dissect
 from regard.core.watch import watch
+from regard.data.text import kind
 from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
 from regard.pipeline.base import Pipeline, Progress, Reply, Say
@@ -140,7 +141,7 @@ def _data_of(data: DataConfig, files: Sequence[str]) -> PairsData:
     """The run's way of reading, on other files."""
     assert isinstance(data, PairsData)
     alone = len(files) == 1
-    jsonl = alone and Path(files[0].removesuffix(".xz")).suffix.lower() == ".jsonl"
+    jsonl = alone and kind(Path(files[0])) == ".jsonl"
     return PairsData(
         train=tuple(files), test=tuple(files), bad_lines=data.bad_lines,
         fields=data.fields if alone else None, turns=data.turns if jsonl else None,
