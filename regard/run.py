@@ -18,7 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from regard.card import model_card
 from regard.config import Recipe, Split, make_recipe, merge, read_toml, write_toml
+from regard.data.tokenizer import signatures
 from regard.device import find_device
+from regard.disk import write
 from regard.errors import ConfigError, DataError, RegardError, writing
 from regard.fast.loss import quicken
 from regard.interop.recipe import NOWHERE
@@ -32,7 +34,7 @@ from regard.tasks import Task
 from regard.training import Run, loop, settle
 from regard.training import start as start_run
 from regard.training.log import board_writer, clock
-from regard.weights import begin_with, write
+from regard.weights import begin_with
 
 Say = Callable[[str], None]
 Report = dict[str, dict[str, Any]]
@@ -128,6 +130,7 @@ def _begin(recipe: Recipe, folder: Path, say: Say = lambda text: None) -> Run:
         fresh = begin_with(begun(recipe) / "model.safetensors", model)
         say(f"begins with the weights of {recipe.train.begin}; fresh: {', '.join(fresh) or 'nothing'}")
     run = start_run(folder, model, recipe.train, device=device, dim=getattr(recipe.model, "dim", None))
+    run.vocabulary = signatures(folder)
     quicken(run.model)
     return run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,11 +11,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from regard.disk import write
 from regard.errors import CheckpointError
 
 Tensors = dict[str, Tensor]
 
 LONGEST_HEADER, MOST_TENSORS = 10_000_000, 50_000  # far above any model of ours, far below what could exhaust a machine
+TOLD = "__metadata__"  # where the header of a safetensors file says what is no tensor
 POSITIONS = "positions.table.weight"  # how the names of tables end that have a row for each position
 
 
@@ -67,9 +68,31 @@ def form(tensor: Tensor) -> str:
 # ---- files of weights
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """One file that loads anywhere; equal weights give equal bytes."""
-    write(path, encode(weights(model)))
+def save_weights(path: Path, model: nn.Module, about: Mapping[str, str] | None = None) -> None:
+    """One file that loads anywhere; equal weights give equal bytes. `about` is what else its header is to say."""
+    data = encode(weights(model))
+    write(path, _telling(data, about) if about else data)
+
+
+def _telling(data: bytes, about: Mapping[str, str]) -> bytes:
+    """With more in its header, in one order: safetensors would write it in any."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header[TOLD] |= about
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[end:]
+
+
+def told(path: Path) -> dict[str, str]:
+    """What the header of a file says besides its tensors; nothing where it cannot be read, which is told elsewhere."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            about = json.loads(file.read(min(length, LONGEST_HEADER)))[TOLD]
+        return {name: value for name, value in about.items() if isinstance(value, str)}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def read_weights(path: Path, model: nn.Module) -> None:
@@ -77,7 +100,7 @@ def read_weights(path: Path, model: nn.Module) -> None:
     try:
         put_weights(model, load_weights(path))
     except CheckpointError as error:
-        raise CheckpointError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+        raise type(error)(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def begin_with(path: Path, model: nn.Module) -> list[str]:
@@ -140,39 +163,3 @@ def decode(data: bytes, path: Path) -> Tensors:
         return safetensors.torch.load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Corrupt(f"{path}: its safetensors header is wrong: {error}") from None
-
-
-# ---- files that are whole or not there
-
-
-def write(path: Path, data: bytes) -> None:
-    """The file is the old one or the new one, never half of either. What is no plain file is written to as it is."""
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        write_through(path, data)
-        return
-    beside = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    try:
-        write_through(beside, data)
-        os.replace(beside, path)
-        to_disk(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def write_through(path: Path, data: bytes) -> None:
-    """On the disk, and not only on its way there, when this returns."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        if path.is_file():
-            os.fsync(file.fileno())
-
-
-def to_disk(path: Path) -> None:
-    """A file, or the names in a folder, are on the disk only after this."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

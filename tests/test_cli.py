@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shlex
@@ -50,8 +51,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ---- help
 
 
-def test_help_is_answered_without_torch() -> None:
-    lines = [["--help"], ["--version"], ["recipes"], *([verb, "--help"] for verb in VERBS)]
+def test_help_is_answered_without_torch(tmp_path: Path) -> None:
+    copied = ["recipes", "copy", "demo", str(tmp_path / "mine.toml")]
+    lines = [["--help"], ["--version"], ["recipes"], copied, *([verb, "--help"] for verb in VERBS)]
     code = f"""
 import sys
 from regard.cli import main
@@ -123,6 +125,8 @@ def test_recipes_are_listed_with_their_measured_results(said: Said) -> None:
         assert name in text
         assert head["machine"] in text
         assert head["result"].split()[0] in text
+    assert ", 1 minute\n" in text
+    assert " 1 minutes" not in text
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -200,6 +204,9 @@ def test_evaluate_prints_json_alone(said: Said, tmp_path: Path) -> None:
     files = tiny.write_pairs(tmp_path, tiny.pairs(5))
     other = json.loads(said("evaluate", tiny.trained(), "--json", "--data", *files))
     assert "% of 5" in other["exact"]["definition"]
+    packed = tmp_path / "text.tsv.gz"
+    packed.write_bytes(gzip.compress("".join(f"{s}\t{t}\n" for s, t in tiny.pairs(5)).encode()))
+    assert json.loads(said("evaluate", tiny.trained(), "--json", "--data", packed)) == other
     valid = json.loads(said("evaluate", "--json", "--split", "valid", tiny.trained()))
     assert valid["loss"] != found["loss"]
 
@@ -243,6 +250,16 @@ def test_given_answers_are_scored(said: Said) -> None:
     expected = model.score([("five", "fünf")])[0]
     assert float(whole) == pytest.approx(sum(expected), abs=1e-3)
     assert [float(value) for value in tokens.split()] == pytest.approx(expected, abs=1e-3)
+
+
+def test_given_answers_are_scored_as_json(said: Said) -> None:
+    pairs = [("five", "fünf"), ("six", "sieben")]
+    lines = said("predict", tiny.trained(), "--score", "--json", *map("\t".join, pairs)).splitlines()
+    for line, pair, tokens in zip(lines, pairs, regard.load(tiny.trained()).score(pairs), strict=True):
+        found = json.loads(line)
+        assert (found["source"], found["target"]) == pair
+        assert found["tokens"] == pytest.approx(tokens, abs=1e-5)
+        assert found["logprob"] == pytest.approx(sum(tokens), abs=1e-5)
 
 
 def test_sampling_prefixes_and_texts_with_dashes(said: Said) -> None:

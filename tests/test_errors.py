@@ -16,7 +16,8 @@ import pytest
 import tiny
 import torch
 
-from regard import weights
+import regard
+from regard import disk, weights
 from regard.cli import main
 from regard.config import read_toml
 from regard.data.tokenizer import Tokenizers
@@ -52,6 +53,10 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
         ("train shakespeare --data.apart maybe", "--data.apart is true or false, but 'maybe' came; write --data.apart"),
         ("train demo --train.setps 5", "train.setps: no such setting; did you mean 'steps'?"),
         ("train demo --setps 5", "--setps: no such setting; did you mean --train.steps?"),
+        ("train demo --trian.steps 5", "--trian.steps: no such setting; did you mean --train.steps?"),
+        ("train demo --modle.attention-dropout 5", "did you mean --model.attention-dropout?"),
+        ("train demo --decoding.beam 5", "--decoding.beam: no such setting; did you mean --decode.beam?"),
+        ("train demo --loop.warmup 5", "--loop.warmup: no such setting; did you mean --train.warmup?"),
         ("train demo --xyzzy 5", "--xyzzy: no such setting; settings are written --section.key"),
         ("train demo --model.head 5", "model.head: no such setting; did you mean 'heads'?"),
         ("train demo --train.steps -5", "train.steps: must be greater than or equal to 1, but it is -5"),
@@ -209,6 +214,21 @@ def test_a_pair_without_a_tab(told: Told) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "setting", ["--nbest 2", "--beam 3", "--prefix x", "--sample", "--top-p 0.5", "--embed", "--choices a", "--top 3"]
+)
+def test_what_a_given_answer_has_no_use_for(setting: str, told: Told) -> None:
+    name = setting.split()[0]
+    sentence = f"{name}: with --score a given target is measured, and none is looked for; leave either out"
+    assert told(2, "predict", tiny.trained(), "five\tfünf", "--json", "--score", *setting.split()) == sentence
+
+
+def test_a_setting_of_another_search_says_what_to_type(told: Told) -> None:
+    ask = ["predict", tiny.trained(), "five"]
+    assert "add sample = true (on a command line --sample), or leave it out" in told(2, *ask, "--temperature", "2")
+    assert "(on a command line --sample false)" in told(2, *ask, "--sample", "--beam", "2")
+
+
 def test_nothing_to_look_at(told: Told) -> None:
     for text in ("", "  "):
         assert "the text to look at is empty; write a sentence" in told(3, "look", tiny.trained(), text)
@@ -238,6 +258,9 @@ def damage(run: Path, kind: str) -> None:
             weights.unlink()
         case "cut":
             weights.write_bytes(weights.read_bytes()[:-100])
+        case "cut, and no checkpoints":
+            weights.write_bytes(weights.read_bytes()[:-100])
+            shutil.rmtree(run / "checkpoints")
         case "bytes":
             weights.write_bytes(b"\xff" * 1000)
         case "pickle":
@@ -247,6 +270,10 @@ def damage(run: Path, kind: str) -> None:
         case "other vocabulary":
             words = [f"word{i}" for i in range(40)]
             Tokenizers.train(words, words, kind="word", size=30, joint=False).save(run)
+        case "vocabulary of equal size":
+            shutil.copy(run / "tokenizer.source.json", run / "tokenizer.json")
+        case "lost source vocabulary":
+            (run / "tokenizer.source.json").unlink()
         case "lost vocabulary":
             (run / "tokenizer.json").unlink()
         case "broken vocabulary":
@@ -265,11 +292,15 @@ def damage(run: Path, kind: str) -> None:
         ("broken recipe", "has a recipe.toml that cannot be used"),
         ("foreign setting", "model.dorpout: no such setting; did you mean 'dropout'?"),
         ("unfinished", "has no model.safetensors yet; finish it with: regard resume"),
-        ("cut", "model.safetensors"),
+        ("cut", "its safetensors header is wrong"),
+        ("cut", "; make it again with: regard resume "),
+        ("cut, and no checkpoints", "; put a good copy back, or make the run anew"),
         ("bytes", "not a safetensors file, or cut short; Regard loads safetensors and never pickles"),
         ("pickle", "not a safetensors file, or cut short; Regard loads safetensors and never pickles"),
         ("other model", "they are of another model"),
         ("other vocabulary", "vocabulary of 300, but its tokenizer has 30 entries; they belong to different runs"),
+        ("vocabulary of equal size", "tokenizer.json: not the file that the weights of this run were learnt with; put"),
+        ("lost source vocabulary", "tokenizer.source.json: not the file that the weights of this run were learnt with"),
         ("lost vocabulary", "no such vocabulary; name a folder that `regard train` has made"),
         ("broken vocabulary", "cannot be read as a vocabulary"),
         ("other source vocabulary", "they belong to different runs"),
@@ -282,10 +313,35 @@ def test_a_run_folder_that_cannot_be_used(kind: str, sentence: str, told: Told, 
     assert sentence in told(4, "evaluate", run)
 
 
+def test_neither_training_nor_beginning_goes_on_with_another_vocabulary(told: Told, run: Path, tmp_path: Path) -> None:
+    damage(run, "vocabulary of equal size")
+    path = tiny.write_recipe(tmp_path / "r.toml", tiny.recipe(train={"begin": str(run)}))
+    for line in (["resume", run], ["train", path, "--out", tmp_path / "other"]):
+        assert "tokenizer.json: not the file that the weights of this run were learnt with" in told(4, *line)
+    assert not (tmp_path / "other").exists()
+    (run / "model.safetensors").unlink()
+    assert "its vocabulary is not the one that it was trained with; put that back" in told(4, "resume", run)
+
+
+def test_an_older_run_whose_weights_do_not_tell_their_vocabulary_is_believed(run: Path) -> None:
+    answer = regard.load(run)("five")
+    disk.write(run / "model.safetensors", weights.encode(weights.load_weights(run / "model.safetensors")))
+    assert regard.load(run)("five") == answer
+
+
 def test_a_folder_that_does_not_exist(told: Told, tmp_path: Path) -> None:
     for verb in ("resume", "predict", "evaluate", "doctor"):
         assert "no such folder; runs are made by: regard train" in told(4, verb, tmp_path / "none")
     assert not list(tmp_path.iterdir())
+
+
+def test_damaged_final_weights_are_made_again(said: Callable[..., str], told: Told, run: Path) -> None:
+    before = tiny.weights_hash(run)
+    damage(run, "cut")
+    assert "; it was set aside as .corrupt-model.safetensors\n" in said("resume", run)
+    assert tiny.weights_hash(run) == before
+    damage(run, "cut, and no checkpoints")
+    assert "no checkpoint is left to make it again from: put a good copy back" in told(4, "resume", run)
 
 
 def test_a_run_whose_checkpoints_are_all_corrupt_is_not_begun_anew(told: Told, run: Path) -> None:
@@ -299,19 +355,22 @@ def test_a_run_whose_checkpoints_are_all_corrupt_is_not_begun_anew(told: Told, r
 # ---- the machine
 
 
+FULL = os.strerror(errno.ENOSPC)
+
+
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """From now on no file of that name can be written."""
-    honest = weights.write_through
+    honest = disk.write_through
 
     def fill(name: str) -> None:
         def write(path: Path, data: bytes) -> None:
             if name in path.name:
                 path.write_bytes(data[: len(data) // 2])
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise OSError(errno.ENOSPC, FULL)
             honest(path, data)
 
-        monkeypatch.setattr(weights, "write_through", write)
+        monkeypatch.setattr(disk, "write_through", write)
 
     return fill
 
@@ -344,8 +403,16 @@ def test_a_full_disk_while_evaluating(full_disk: Callable[[str], None], told: To
     assert (run / "evaluation.json").read_bytes() == before
     full_disk("look.html")
     sentence = told(1, "look", run, "five", "--html", run / "look.html")
-    assert "No space left on device" in sentence
+    assert sentence == f"{run / 'look.html'}: cannot be written: {FULL}; make room, or choose another place"
     assert not any("look.html" in name for name in files(run))
+
+
+def test_a_full_disk_while_a_recipe_is_copied(full_disk: Callable[[str], None], told: Told, tmp_path: Path) -> None:
+    full_disk("mine.toml")
+    mine = tmp_path / "mine.toml"
+    sentence = told(1, "recipes", "copy", "demo", mine)
+    assert sentence == f"{mine}: cannot be written: {FULL}; make room, or choose another place"
+    assert not files(tmp_path)
 
 
 def test_a_folder_where_nothing_can_be_written(told: Told, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 
 import regard
 from regard.data.batch import pad
-from regard.data.tokenizer import BOS, EOS
+from regard.data.tokenizer import BOS, EOS, Tokenizer
 from regard.errors import ConfigError
 from regard.pipeline.rewrite import Rewriter
 
@@ -66,6 +68,31 @@ def test_n_best_lists_are_sorted(model: Rewriter, how: dict[str, Any]) -> None:
         scores = [h.score for h in answer.hypotheses if h.finished]
         assert scores == sorted(scores, reverse=True)
         assert len(answer.texts) == how["nbest"]
+
+
+class Initial(Tokenizer):
+    """In which many tokens read alike."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return super().decode(ids)[:1]
+
+
+def test_answers_that_read_alike_are_told_once_the_best_of_them(model: Rewriter) -> None:
+    brief = replace(model, tokenizers=replace(model.tokenizers, target=Initial(model.tokenizers.target.inner)))
+    how = {"beam": 1, "nbest": 16}
+    found, told = brief.answer(TEXTS, **how), brief.ask(TEXTS, **how)
+    for answer, reply in zip(found, told, strict=True):
+        first = [answer.texts.index(text) for text in dict.fromkeys(answer.texts)]
+        assert [one["text"] for one in reply.json["answers"]] == [answer.texts[i] for i in first]
+        assert [one["score"] for one in reply.json["answers"]] == [answer.hypotheses[i].score for i in first]
+        assert [line.split("\t")[1] for line in reply.text.split("\n")] == [answer.texts[i] for i in first]
+    assert [len(answer.texts) for answer in found] != [len(reply.json["answers"]) for reply in told]
+
+
+def test_what_is_drawn_is_told_as_often_as_it_was(model: Rewriter) -> None:
+    (reply,) = model.ask(["five"], sample=True, top_k=1, nbest=3)
+    assert len({one["text"] for one in reply.json["answers"]}) == 1
+    assert len(reply.json["answers"]) == len(reply.text.split("\n")) == 3
 
 
 def test_a_wider_beam_finds_what_is_at_least_as_likely(model: Rewriter) -> None:
@@ -196,8 +223,10 @@ def test_training_from_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_setting_without_effect_is_refused() -> None:
     pipeline = regard.load(tiny.trained())
-    with pytest.raises(ConfigError, match="top_p: only sampling uses it; add sample"):
+    with pytest.raises(ConfigError, match=r"^top_p: only sampling uses it; add sample = true \(on a command line --sa"):
         pipeline("twenty-three", top_p=0.9)
+    with pytest.raises(ConfigError, match=r"^beam: sampling .*; add sample = false \(on a command line --sample false"):
+        pipeline("twenty-three", beam=2, sample=True)
     assert pipeline("twenty-three", top_p=0.9, sample=True, seed=1) == pipeline(
         "twenty-three", top_p=0.9, sample=True, seed=1
     )

@@ -186,7 +186,10 @@ def test_when_to_give_no_answer_can_be_said_when_asking(tmp_path: Path, said: Ca
     assert all(one.text for one in model(asked, threshold=1e9))
     exact = {at: run.evaluate(tmp_path / "run", QUIET, how={"threshold": at})["exact"] for at in (-1e9, 1e9)}
     assert exact[-1e9] == 0.0
-    assert said("predict", tmp_path / "run", *asked, "--top", "1", "--threshold=-1e9").strip() == ""
+    answers = {at: said("predict", tmp_path / "run", *asked, "--top", "1", f"--threshold={at}") for at in (-1e9, 1e9)}
+    assert [bool(answer.strip()) for answer in answers.values()] == [False, True]
+    told = json.loads(said("evaluate", tmp_path / "run", "--json", "--threshold=-1e9"))
+    assert told["exact"]["value"] == 0.0
     with pytest.raises(ConfigError, match=r"^threshold: in this run every question has an answer"):
         pipeline("span")(asked, threshold=0.0)
     with pytest.raises(ConfigError, match=r"^top: the task 'span' has no such setting here; leave it out"):

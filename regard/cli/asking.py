@@ -13,7 +13,8 @@ from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
-from regard.cli.shared import err, out, run_of
+from regard.cli.flags import as_flag
+from regard.cli.shared import err, out, run_of, write_text
 from regard.config import Config, DecodeConfig, Split
 from regard.errors import ConfigError, DataError
 
@@ -99,7 +100,8 @@ class PredictOptions(DecodeConfig):
     shots: str = ""
     """A file of demonstrations to put before each input: question, tab and answer on each line."""
     score: bool = False
-    """Inputs are source TAB target: print the log-probability of the target, whole and token by token."""
+    """Inputs are source TAB target: print the log-probability of the target, whole and token by token. Nothing is
+    searched for, so that no setting of a search goes with it."""
     device: str = "auto"
     """cpu, cuda, or whichever is there."""
     arithmetic: Literal["fp32", "int8"] = "fp32"
@@ -108,6 +110,9 @@ class PredictOptions(DecodeConfig):
 
 def predict(argv: list[str]) -> None:
     folder, texts, options, how = run_of(argv, PredictOptions, inputs=True)
+    if options.score and how:
+        name = as_flag(next(iter(how)))
+        raise ConfigError(f"{name}: with --score a given target is measured, and none is looked for; leave either out")
     from regard.pipeline import load
     from regard.pipeline.rewrite import load_rewriter
 
@@ -123,7 +128,7 @@ def predict(argv: list[str]) -> None:
     with nullcontext() if out.is_terminal else err.status("answering") as status:
         for block in _blocks(_checked(given or _lines(sys.stdin.buffer), model, options), at_once):
             if options.score:
-                _print_scores(model, block)  # type: ignore[arg-type]
+                _print_scores(model, block, options.json_)  # type: ignore[arg-type]
             elif options.stream and not options.json_:
                 _print_pieces(model, block, how)
             else:
@@ -186,10 +191,14 @@ def _json(reply: Reply) -> str:
     return json.dumps(reply.json, ensure_ascii=False)
 
 
-def _print_scores(model: Rewriter, block: list[str]) -> None:
+def _print_scores(model: Rewriter, block: list[str], as_json: bool) -> None:
     pairs = [(source, target) for source, _, target in (text.partition("\t") for text in block)]
-    for line in model.score(pairs):
-        print(f"{sum(line):.4f}\t{' '.join(f'{value:.4f}' for value in line)}")
+    for (source, target), line in zip(pairs, model.score(pairs), strict=True):
+        if as_json:
+            found = {"source": source, "target": target, "logprob": sum(line), "tokens": line}
+            print(json.dumps(found, ensure_ascii=False))
+        else:
+            print(f"{sum(line):.4f}\t{' '.join(f'{value:.4f}' for value in line)}")
 
 
 class LookOptions(DecodeConfig):
@@ -234,9 +243,8 @@ def look(argv: list[str]) -> None:
             written += plot(trace, stem, name=options.attention, heads=heads)
     if options.html:
         from regard.view.html import page
-        from regard.weights import write
 
-        write(Path(options.html), page(trace).encode())
+        write_text(Path(options.html), page(trace))
         written.append(Path(options.html))
     for path in written:
         (err if options.json_ else out).print(f"{path} written", markup=False, soft_wrap=True)

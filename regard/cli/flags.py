@@ -97,6 +97,11 @@ def place(values: dict[str, Any], path: str, value: Any) -> None:
     values[name] = value
 
 
+def as_flag(name: str) -> str:
+    """A setting as it is written on the command line."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
+
+
 def split_at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
     """What follows a lone -- is text, even if it begins with dashes."""
     end = words.index("--") if "--" in words else len(words)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from regard.cli.flags import as_flag
 from regard.config import Config, DecodeConfig, Recipe, section
 
 
@@ -71,7 +72,7 @@ def _print_settings(
         value = field.get_default() if given is None else given.get(key)
         shown = f"[dim]({escape(_shown(value))})[/]" if _shown(value) else ""
         words = (escape(field.description or ""), escape(_choices(field.annotation)), shown)
-        table.add_row(f"  --{prefix}{key.rstrip('_').replace('_', '-')}", " ".join(filter(None, words)))
+        table.add_row(f"  {as_flag(prefix + key)}", " ".join(filter(None, words)))
     console.print(f"\n{heading}")
     console.print(table)
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from rich.markup import escape
 from rich.padding import Padding
 
-from regard.cli.flags import arguments
-from regard.cli.shared import Nothing, free, out, program, run_of
+from regard.cli.flags import arguments, as_flag
+from regard.cli.shared import Nothing, free, out, program, run_of, write_text
 from regard.config import Config, Recipe, make_recipe, merge, read_toml, recipe_schema, section, task_of, write_toml
 from regard.errors import ConfigError
 from regard.recipes import find_recipe, list_recipes, recipe_text
@@ -39,14 +39,15 @@ def _copy_recipe(name: str, target: Path) -> None:
     text = recipe_text(name)
     if target.exists():
         raise ConfigError(f"{target} exists already; name another file: regard recipes copy {name} FILE")
-    target.write_text(text, "utf-8")
+    write_text(target, text)
     out.print(f"{target} written; train it with: regard train {target}", markup=False, soft_wrap=True)
 
 
 def _list_recipes() -> None:
     for name in list_recipes():
         head = read_toml(find_recipe(name))
-        out.print(f"[bold]{name}[/]  [dim]{head['system']}, {head['machine']}, {head['minutes']:g} minutes[/]")
+        time = "1 minute" if head["minutes"] == 1 else f"{head['minutes']:g} minutes"
+        out.print(f"[bold]{name}[/]  [dim]{head['system']}, {head['machine']}, {time}[/]")
         out.print(Padding(escape(f"{head['title']}\nresult: {head['result']}"), (0, 0, 0, 2)))
     out.print("\nregard recipes show NAME prints one; regard recipes copy NAME makes it yours.")
 
@@ -97,14 +98,23 @@ def _recipe_of(argv: list[str]) -> tuple[str, Recipe, TrainOptions]:
 
 def _refuse_unknown(given: dict[str, Any], whole: type[Recipe]) -> None:
     """A flag outside every section gets the sentence that names the nearest one inside."""
-    known = {key: key for key in (*TrainOptions.model_fields, *whole.model_fields)}
     sections = {part: inner for part in whole.model_fields if (inner := section(whole, part))}
-    inside = {key: f"{part}.{key}" for part, inner in sections.items() for key in inner.model_fields}
-    for name in given:
+    inside = [f"{part}.{key}" for part, inner in sections.items() for key in inner.model_fields]
+    known = [*TrainOptions.model_fields, *whole.model_fields]
+    for name, value in given.items():
         if name not in known:
-            close = get_close_matches(name, [*known, *inside], 1)
-            hint = f"did you mean --{(known | inside)[close[0]]}?" if close else "settings are written --section.key"
-            raise ConfigError(f"--{name}: no such setting; {hint}")
+            path = f"{name}.{next(iter(value))}" if isinstance(value, dict) else name
+            meant = _meant(path, inside, known)
+            hint = f"did you mean {as_flag(meant)}?" if meant else "settings are written --section.key"
+            raise ConfigError(f"{as_flag(path)}: no such setting; {hint}")
+
+
+def _meant(path: str, inside: list[str], known: list[str]) -> str:
+    """By the whole name where a section is named, else by its last word; nothing where none is like it."""
+    words = {whole.rpartition(".")[2]: whole for whole in reversed(inside)} | {word: word for word in known}
+    close = get_close_matches(path, inside, 1) if "." in path else []
+    last = get_close_matches(path.rpartition(".")[2], words, 1)
+    return close[0] if close else words[last[0]] if last else ""
 
 
 def resume(argv: list[str]) -> None:

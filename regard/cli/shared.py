@@ -12,7 +12,8 @@ from rich.console import Console
 
 from regard.cli.flags import arguments
 from regard.config import Config, DecodeConfig
-from regard.errors import ConfigError
+from regard.disk import write
+from regard.errors import ConfigError, writing
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -21,6 +22,7 @@ err = Console(stderr=True, highlight=False)
 ASKED = (
     "prefix",
     "top",
+    "threshold",
     "embed",
     "pooling",
     "choices",
@@ -57,3 +59,9 @@ def free(folder: Path) -> Path:
     """The folder, or the first of folder-2, folder-3, … that does not exist."""
     candidates = (folder if n == 1 else folder.with_name(f"{folder.name}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())
+
+
+def write_text(path: Path, text: str) -> None:
+    """A file that a command was asked for: whole, or a sentence that names it."""
+    with writing(path, "choose another place"):
+        write(path, text.encode())

@@ -13,7 +13,7 @@ Split = Literal["train", "valid", "test"]
 
 
 class DataConfig(Config):
-    """What all kinds have: files, looked for here, then under REGARD_DATA; plain or .xz."""
+    """What all kinds have: files, looked for here, then under REGARD_DATA; plain, .xz or .gz."""
 
     train: tuple[str, ...] = ()
     """Files to learn from."""
@@ -42,7 +42,7 @@ class PairsData(DataConfig):
     languages: tuple[str, str] = ("en", "de")
     """Source and target language of a made task."""
     train: tuple[str, ...] = ()
-    """Two line-aligned files (source, target), or one .tsv or .jsonl; plain or .xz;
+    """Two line-aligned files (source, target), or one .tsv or .jsonl; plain, .xz or .gz;
     looked for here, then under REGARD_DATA."""
     fields: tuple[int | str, int | str] | None = None
     """Columns (TSV: 0, 1) or keys (JSONL: "source", "target") that hold the two sides."""

@@ -125,7 +125,8 @@ class DecodeConfig(Config):
     expand: int | None = Field(None, ge=1, le=4096)
     """Continuations tried of each hypothesis; as many as the beam when left out."""
     nbest: int = Field(1, ge=1, le=1024)
-    """Answers to give, the best first."""
+    """Answers to give, the best first; a narrower beam is widened to as many. What reads alike is told once, unless it
+    was drawn."""
     penalty: Literal["wu", "average", "none"] = "wu"
     """What a log-probability is divided by: ((5 + length) / 6)^alpha, length^alpha, or nothing."""
     alpha: float = Field(0.6, ge=0, le=10)

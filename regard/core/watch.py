@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from operator import index
 from types import TracebackType
 
 import torch
@@ -36,11 +37,11 @@ def watch(
     computed.
     """
     chosen = attentions(model, names)
-    wanted = _numbers(heads)
+    wanted = _numbers("heads", heads)
     for name, attention in chosen.items():
         _check_heads(name, attention, wanted)
     seen: Seen = {name: [] for name in chosen}
-    rows = _numbers(queries)
+    rows = _numbers("queries", queries)
     probes = {name: Probe(wanted, rows, seen[name]) for name in chosen}
     for name, attention in chosen.items():
         attention.probes = (*attention.probes, probes[name])
@@ -65,7 +66,7 @@ class silence:
                 f"{name!r} names {len(found)} attentions, but one is silenced at a time; write {next(iter(found))!r}"
             )
         (self.attention,) = found.values()
-        wanted = _numbers(heads) or ()
+        wanted = _numbers("heads", heads) or ()
         _check_heads(name, self.attention, wanted)
         self.heads = tuple(head % self.attention.heads for head in wanted)
         self._hush((*self.attention.quiet, *self.heads))
@@ -110,8 +111,14 @@ def _plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
-def _numbers(given: int | Iterable[int] | None) -> tuple[int, ...] | None:
-    return None if given is None else (given,) if isinstance(given, int) else tuple(given)
+def _numbers(name: str, given: int | Iterable[int] | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    try:
+        return tuple(map(index, (given,) if isinstance(given, int) else given))
+    except TypeError:
+        what = f"{name}={given!r} came, where a number or a list of numbers was wanted"
+        raise ConfigError(f"{what}; write for example {name}=0 or {name}=[0, 1]") from None
 
 
 def _check_heads(name: str, attention: Attention, heads: tuple[int, ...] | None) -> None:

@@ -1,4 +1,4 @@
-"""Words with tags in columns, a blank line between sentences, as the CoNLL tasks have them; plain or .xz.
+"""Words with tags in columns, a blank line between sentences, as the CoNLL tasks have them; plain, .xz or .gz.
 
     EU      NNP  I-NP  I-ORG          IOB1: I- for every word of an entity; B- only where it follows one of its kind
     rejects VBZ  I-VP  O              IOB2: B- for the first word of every entity, I- for the rest

@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from regard.data.store import AGAIN, BLOCK, Mapped, beside
-from regard.data.text import Bad, BadLines, OnBad, decoded, raw_lines
+from regard.data.text import Bad, BadLines, OnBad, decoded, kind, raw_lines
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError
 
@@ -92,7 +92,7 @@ Split: TypeAlias = Callable[[str], list[str]]
 
 
 def _reader(path: Path, sentences: str) -> tuple[Callable[[Path, BadLines, OnBad], Paragraphs], Split]:
-    match Path(path.name.lower().removesuffix(".xz")).suffix:
+    match kind(path):
         case ".tokens":
             return _wikitext, sentences_of
         case ".json":

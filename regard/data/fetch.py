@@ -22,8 +22,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from regard.data.corpora import Corpus, Download, File, differs, digest
 from regard.data.text import shortened
+from regard.disk import to_disk
 from regard.errors import DataError, RegardError, writing
-from regard.weights import to_disk
 
 CHUNK = 1 << 18
 PATIENCE = 30.0  # seconds without a byte

@@ -1,4 +1,4 @@
-"""Texts with a label: .tsv, .csv or .jsonl, an example a line; plain or .xz.
+"""Texts with a label: .tsv, .csv or .jsonl, an example a line; plain, .xz or .gz.
 
 A column goes by its number, counted from 0, or by its name; where one goes by its name, the first line holds names.
 A .tsv knows no quotes: whatever stands between two tabs is the text. A .csv has commas and quotes, unless there is a
@@ -19,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from regard.data.text import COLUMNS, JSON, Bad, BadLines, OnBad, decoded, raw_lines, shortened, value_at
+from regard.data.text import COLUMNS, JSON, Bad, BadLines, OnBad, decoded, kind, raw_lines, shortened, value_at
 from regard.errors import ConfigError, DataError, nearest
 
 EMPTY_TEXT = "with an empty text"
@@ -120,7 +120,7 @@ def _example(number: int, cells: list[str]) -> Example:
 
 def _cells(path: Path, wanted: Sequence[Column], separator: str | None) -> tuple[Cells, int]:
     """How a line of this file is taken apart, and the number of the first that holds an example."""
-    suffix = Path(path.name.lower().removesuffix(".xz")).suffix
+    suffix = kind(path)
     if suffix == ".jsonl":
         return _keys(wanted), 1
     if suffix not in (".tsv", ".csv") and separator is None:

@@ -1,4 +1,4 @@
-"""Questions with passages and answers, as SQuAD's JSON has them (1.1 and 2.0); plain or .xz.
+"""Questions with passages and answers, as SQuAD's JSON has them (1.1 and 2.0); plain, .xz or .gz.
 
     {"data": [{"paragraphs": [{"context": …, "qas": [{"id": …, "question": …, "answers": [{"text": …,
     "answer_start": …}], "is_impossible": …}]}]}]}
@@ -10,14 +10,13 @@ answer_start says is looked for in the rest of the passage.
 from __future__ import annotations
 
 import json
-import lzma
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.data.text import Bad, BadLines, OnBad, opened, shortened
+from regard.data.text import Bad, BadLines, OnBad, reading, shortened
 from regard.errors import DataError
 
 ABSENT = "with an answer that is not in the passage"
@@ -65,14 +64,10 @@ def read_questions(
 def _asked(path: Path) -> Iterator[tuple[str, Any]]:
     """Each passage with what is asked of it."""
     try:
-        with opened(path) as file:
+        with reading(path) as file:
             articles = json.load(file)["data"]
         paragraphs = [(str(part["context"]), part["qas"]) for article in articles for part in article["paragraphs"]]
         found = [(passage, asked) for passage, questions in paragraphs for asked in questions]
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; name one that is there") from None
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); name a whole .json or .json.xz file") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
     except (ValueError, RecursionError) as error:

@@ -26,8 +26,8 @@ from regard.data.bucket import Bucket
 from regard.data.text import TOO_LONG, BadLines, OnBad, Pair
 from regard.data.tokenizer import Tokenizers
 from regard.data.writer import FORMAT, RECORD, Writer, spans
+from regard.disk import to_disk
 from regard.errors import DataError, RegardError
-from regard.weights import to_disk
 
 BLOCK = 4096  # pairs encoded at once
 RESIDENT = 64 << 20  # bytes of a file that may stay in memory

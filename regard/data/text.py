@@ -1,4 +1,5 @@
-"""Raw text in: pairs of sentences from two line-aligned files, one .tsv or one .jsonl, a line at a time; plain or .xz.
+"""Raw text in: pairs of sentences from two line-aligned files, one .tsv or one .jsonl, a line at a time; plain or
+packed as .xz or .gz.
 
 Only a line feed ends a line (U+2028 and its relatives are ordinary characters), so line 17 is what `sed -n 17p` prints.
 Outer white space is taken off both sides, a byte order mark off the file.
@@ -136,7 +137,7 @@ Split: TypeAlias = Callable[[list[str]], list[tuple[str, str]]]
 
 def _split(files: Sequence[Path], fields: Fields | None, turns: str | None) -> Split:
     """How a row of these files becomes pairs: one, or all exchanges of a dialogue."""
-    match [Path(path.name.lower().removesuffix(".xz")).suffix for path in files]:
+    match [kind(path) for path in files]:
         case _ if turns is not None and fields is not None:
             raise ConfigError(f"data.turns = {turns!r} beside data.fields = {list(fields)}: leave one of them out")
         case [".jsonl"] if turns is not None:
@@ -253,6 +254,12 @@ def reading(path: Path) -> Iterator[BufferedIOBase]:
         raise DataError(f"{path}: {what}; compress it again, or name the plain file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; name a file that can") from None
+
+
+def kind(path: Path) -> str:
+    """The ending that says what is in a file: .tsv, be it packed or not."""
+    name = Path(path.name.lower())
+    return Path(name.stem).suffix if name.suffix in (".xz", ".gz") else name.suffix
 
 
 def opened(path: Path) -> BufferedIOBase:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLEL
 EXTRA = {"mask": "<mask>", "delimiter": "<delimiter>", "extract": "<extract>"}  # marks that some tasks need besides
 ELSEWHERE = "\ufdd0"  # before a piece that only the other side cuts its texts into; no character of any text
 TARGET_FILE, SOURCE_FILE = "tokenizer.json", "tokenizer.source.json"
+FILES = (TARGET_FILE, SOURCE_FILE, "marks.json", "marks.source.json")  # of the vocabularies of a run
 
 
 class Tokenizer:
@@ -307,3 +308,22 @@ class Tokenizers:
         target = Tokenizer.load(folder / TARGET_FILE)
         own = (folder / SOURCE_FILE).exists()
         return cls(Tokenizer.load(folder / SOURCE_FILE) if own else target, target)
+
+
+def signatures(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file that `Tokenizers.save` has written."""
+    return {name: _sha256(folder / name) for name in FILES if (folder / name).exists()}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def check_signatures(folder: Path, signed: Mapping[str, str]) -> None:
+    """In another vocabulary the same numbers are other words. Older runs have signed none, and are believed."""
+    now = signatures(folder)
+    wrong = [name for name in FILES if now.get(name) != signed.get(name)]
+    if TARGET_FILE in signed and wrong:
+        what = f"{folder / wrong[0]}: not the file that the weights of this run were learnt with"
+        raise CheckpointError(f"{what}; put that one back, or make the run anew")

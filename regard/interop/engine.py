@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.tokenizer import Tokenizer
+from regard.disk import to_disk
 from regard.errors import ConfigError, RegardError
 from regard.models.bert import Bert
 from regard.pipeline import Pipeline
-from regard.weights import to_disk
 
 FARTHEST = 1e-4  # that two engines may differ, as a share of the largest number; float32 gives about 1e-6
 FORBIDDEN = -1e6  # a word that a bias puts below this is never said, and says nothing of the scale of the others

@@ -22,8 +22,9 @@ from tokenizers import models, pre_tokenizers
 from torch import nn
 
 from regard.config import ModelConfig, Recipe, write_toml
-from regard.data.tokenizer import Marks, Tokenizer, Tokenizers
+from regard.data.tokenizer import Marks, Tokenizer, Tokenizers, signatures
 from regard.device import find_device
+from regard.disk import write_through
 from regard.errors import CheckpointError, ConfigError, RegardError, nearest
 from regard.fast import prepare
 from regard.interop import files, hub
@@ -47,7 +48,7 @@ from regard.interop.recipe import decoding_of, generation_of, labels_back, label
 from regard.interop.tokens import read_tokenizers, write_tokenizers
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load
-from regard.weights import Tensors, encode, put_weights, save_weights, weights, write_through
+from regard.weights import Tensors, encode, put_weights, save_weights, weights
 
 FAMILIES = {
     "distilbert": "distilbert",
@@ -165,7 +166,7 @@ def write_run(imported: Imported, folder: str | Path) -> None:
     with new_folder(Path(folder)) as place:
         write_through(place / "recipe.toml", write_toml(imported.recipe).encode())
         imported.tokenizers.save(place)
-        save_weights(place / "model.safetensors", imported.model)
+        save_weights(place / "model.safetensors", imported.model, signatures(place))
 
 
 def _check_twins(twins: Mapping[str, str], found: Mapping[str, str], told: Tensors) -> None:

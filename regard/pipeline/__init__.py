@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 from regard.config import FORMAT, Recipe, make_recipe, read_toml
-from regard.data.tokenizer import Tokenizer, Tokenizers
+from regard.data.tokenizer import Tokenizer, Tokenizers, check_signatures
 from regard.device import find_device
 from regard.errors import CheckpointError, ConfigError
 from regard.fast import prepare
 from regard.models import build, schema
 from regard.pipeline.base import Pipeline, Reply
-from regard.weights import read_weights
+from regard.weights import Corrupt, read_weights, told
 
 __all__ = ["Pipeline", "Reply", "check_vocabulary", "load", "read_run", "vocabularies"]
 
@@ -39,7 +39,12 @@ def load(folder: str | Path, *, device: str = "auto", arithmetic: str = "fp32") 
         raise CheckpointError(f"{folder} has no model.safetensors yet; finish it with: regard resume {folder}")
     tokenizers = vocabularies(recipe, folder)
     model = build(recipe.system, recipe.model)  # type: ignore[arg-type]
-    read_weights(weights, model)
+    try:
+        read_weights(weights, model)
+    except Corrupt as error:
+        kept = any((folder / "checkpoints").glob("step-*"))
+        mend = f"make it again with: regard resume {folder}" if kept else "put a good copy back, or make the run anew"
+        raise CheckpointError(f"{error}; {mend}") from None
     kind: type[Pipeline] = import_module(f"regard.pipeline.{recipe.task.name}").PIPELINE
     return kind(recipe, prepare(model.to(find_device(device)).eval(), arithmetic), tokenizers, folder)
 
@@ -70,6 +75,7 @@ def vocabularies(recipe: Recipe, folder: Path) -> Tokenizers:
         return Tokenizers(nothing, nothing)
     found = Tokenizers.load(folder)
     check_vocabulary(recipe, found)
+    check_signatures(folder, told(folder / "model.safetensors"))
     return found
 
 

@@ -143,9 +143,11 @@ class Pipeline:
         config = DecodeConfig(**{**self.recipe.decode.model_dump(), **how})
         for name in how:
             if name in ("temperature", "top_k", "top_p", "min_p") and not config.sample:
-                raise ConfigError(f"{name}: only sampling uses it; add sample = true, or leave it out")
+                mend = "add sample = true (on a command line --sample), or leave it out"
+                raise ConfigError(f"{name}: only sampling uses it; {mend}")
             if name in ("beam", "expand", "penalty", "alpha", "coverage") and config.sample:
-                raise ConfigError(f"{name}: sampling has no use for it; add sample = false, or leave it out")
+                mend = "add sample = false (on a command line --sample false), or leave it out"
+                raise ConfigError(f"{name}: sampling has no use for it; {mend}")
         return config
 
 

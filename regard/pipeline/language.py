@@ -16,7 +16,7 @@ from regard.decode.record import Record
 from regard.errors import DataError
 from regard.pipeline.asked import Asked
 from regard.pipeline.base import Progress, Reply, Say, several
-from regard.pipeline.searched import searched
+from regard.pipeline.searched import listed, searched
 from regard.prepare.language import own, reading, stream
 from regard.tasks.language import Choice, begun, by_shots, continuations, few_shot, generate, measure, score, streamed
 from regard.tasks.rewrite import Answer, spelt
@@ -50,7 +50,8 @@ class Writer(Asked):
         texts = [self.prompt(text, shots) for text in texts]
         if choices:
             return [_ranked(text, self.choose(f"{text} ", choices)) for text in texts]
-        return [_reply(answer, several="nbest" in how) for answer in self.answer(texts, **how)]
+        drawn = self.decoding(**how).sample
+        return [_reply(answer, several="nbest" in how, drawn=drawn) for answer in self.answer(texts, **how)]
 
     def pieces(self, text: str, **how: Any) -> Iterator[str]:
         if how.keys() & {"embed", "choices", "nbest"}:
@@ -150,8 +151,8 @@ def read_shots(path: Path) -> Iterator[tuple[str, str]]:
             raise DataError(f"{path}, line {number}: not UTF-8; save it as UTF-8") from None
 
 
-def _reply(answer: Answer, several: bool) -> Reply:
-    found = list(zip(answer.texts, answer.hypotheses, strict=True))
-    answers = [{"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished} for text, h in found]
-    text = "\n".join(f"{h.score:.4f}\t{text}" for text, h in found) if several else answer.source + answer.texts[0]
-    return Reply(text, {"source": answer.source, "answers": answers}, answer.hypotheses[0].score)
+def _reply(answer: Answer, *, several: bool, drawn: bool) -> Reply:
+    found = listed(answer, drawn=drawn)
+    alone = answer.source + answer.texts[0]
+    text = "\n".join(f"{one['score']:.4f}\t{one['text']}" for one in found) if several else alone
+    return Reply(text, {"source": answer.source, "answers": found}, answer.hypotheses[0].score)

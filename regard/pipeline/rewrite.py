@@ -16,10 +16,11 @@ from regard.config.task import RewriteTask
 from regard.core.autoregressive import Autoregressive
 from regard.core.beside import dissect
 from regard.core.watch import watch
+from regard.data.text import kind
 from regard.decode.record import Record
 from regard.errors import ConfigError, DataError
 from regard.pipeline.base import Pipeline, Progress, Reply, Say
-from regard.pipeline.searched import searched
+from regard.pipeline.searched import listed, searched
 from regard.prepare.rewrite import bleu_of, hold
 from regard.tasks.rewrite import Answer, encode_sources, measure, rewrite, score_pairs
 from regard.view.capture import Compared, Trace, follow, keep
@@ -53,7 +54,8 @@ class Rewriter(Pipeline):
     def ask(self, texts: Sequence[str], *, prefix: str = "", **how: Any) -> list[Reply]:
         self.refuse_unknown(how)
         found = self.answer(texts, prefixes=[prefix] * len(texts) if prefix else None, **how)
-        return [_reply(answer, several="nbest" in how) for answer in found]
+        drawn = self.decoding(**how).sample
+        return [_reply(answer, several="nbest" in how, drawn=drawn) for answer in found]
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
         """Log-probability of each token of given answers."""
@@ -129,18 +131,17 @@ def load_rewriter(folder: str | Path, *, device: str = "auto", arithmetic: str =
     return pipeline
 
 
-def _reply(answer: Answer, several: bool) -> Reply:
-    found = list(zip(answer.texts, answer.hypotheses, strict=True))
-    answers = [{"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished} for text, h in found]
-    text = "\n".join(f"{h.score:.4f}\t{text}" for text, h in found) if several else answer.texts[0]
-    return Reply(text, {"source": answer.source, "answers": answers}, answer.hypotheses[0].score)
+def _reply(answer: Answer, *, several: bool, drawn: bool) -> Reply:
+    found = listed(answer, drawn=drawn)
+    text = "\n".join(f"{one['score']:.4f}\t{one['text']}" for one in found) if several else answer.texts[0]
+    return Reply(text, {"source": answer.source, "answers": found}, answer.hypotheses[0].score)
 
 
 def _data_of(data: DataConfig, files: Sequence[str]) -> PairsData:
     """The run's way of reading, on other files."""
     assert isinstance(data, PairsData)
     alone = len(files) == 1
-    jsonl = alone and Path(files[0].removesuffix(".xz")).suffix.lower() == ".jsonl"
+    jsonl = alone and kind(Path(files[0])) == ".jsonl"
     return PairsData(
         train=tuple(files), test=tuple(files), bad_lines=data.bad_lines,
         fields=data.fields if alone else None, turns=data.turns if jsonl else None,

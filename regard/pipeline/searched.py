@@ -1,12 +1,31 @@
-"""What a search weighed, as JSON: for `Trace.tree`."""
+"""What a search found, and what it weighed, as JSON: for `Reply.json` and `Trace.tree`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from regard.data.tokenizer import Tokenizer
 from regard.decode.record import ROOT, Record
 from regard.decode.search import Hypothesis
+from regard.tasks.rewrite import Answer
+
+
+def listed(answer: Answer, *, drawn: bool) -> list[dict[str, Any]]:
+    """The best first. What was drawn is told as often as it was."""
+    found = list(zip(answer.texts, answer.hypotheses, strict=True))
+    return [
+        {"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished}
+        for text, h in (found if drawn else once(found))
+    ]
+
+
+def once(found: Iterable[tuple[str, Hypothesis]]) -> list[tuple[str, Hypothesis]]:
+    """Tokens can spell a text in several ways: of answers that read alike, the best."""
+    best: dict[str, Hypothesis] = {}
+    for text, hypothesis in found:
+        best.setdefault(text, hypothesis)
+    return list(best.items())
 
 
 def searched(record: Record, best: Hypothesis, tokenizer: Tokenizer) -> dict[str, Any] | None:

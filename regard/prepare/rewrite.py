@@ -15,11 +15,11 @@ from regard.data.store import Store
 from regard.data.synthetic import copies
 from regard.data.text import BadLines, find, read_pairs, unseen
 from regard.data.tokenizer import Tokenizers, join
+from regard.disk import write
 from regard.errors import ConfigError, DataError
 from regard.metrics.translation import BLEU
 from regard.prepare.shared import HELD, Count, Say, check_context, check_metric, has, tokenizers_of, with_model
 from regard.tasks.rewrite import MEASURES, Held, Rewrite
-from regard.weights import write
 
 ANY = 65_536  # tokens
 

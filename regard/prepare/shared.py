@@ -10,8 +10,9 @@ from typing import Any
 from regard.config import DataConfig, Recipe, Split
 from regard.config.data import SeriesData, StreamData
 from regard.config.task import SYSTEMS
-from regard.data.tokenizer import SOURCE_FILE, TARGET_FILE, Tokenizer, Tokenizers
+from regard.data.tokenizer import SOURCE_FILE, TARGET_FILE, Tokenizer, Tokenizers, check_signatures
 from regard.errors import CheckpointError, ConfigError, nearest
+from regard.weights import told
 
 Say = Callable[[str], None]
 Count = Callable[[int], None]
@@ -34,15 +35,22 @@ def tokenizers_of(
     """
     wanted = [TARGET_FILE] if recipe.tokens.joint else [TARGET_FILE, SOURCE_FILE]
     if all((folder / name).exists() for name in wanted):
-        return Tokenizers.load(folder)
+        return _learnt_with(folder)
     if recipe.train.begin:
-        found = Tokenizers.load(begun(recipe))
+        found = _learnt_with(begun(recipe))
         found.target.add(marks)
     else:
         say("training the tokenizer")
         found = learn()
     found.save(folder)
     return Tokenizers.load(folder)
+
+
+def _learnt_with(folder: Path) -> Tokenizers:
+    """Those of a run, and of its weights where it has any."""
+    found = Tokenizers.load(folder)
+    check_signatures(folder, told(folder / "model.safetensors"))
+    return found
 
 
 def one_tokenizer(

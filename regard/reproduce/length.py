@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regard.disk import write
 from regard.reproduce.layout import by_cell
 from regard.reproduce.plot import curves
 from regard.reproduce.study import Cell, Report, Study
@@ -27,7 +28,6 @@ def by_length(folder: Path) -> Report:
     place = folder / "lengths.json"
     if not place.exists():
         from regard.pipeline.rewrite import load_rewriter
-        from regard.weights import write
 
         write(place, json.dumps(dict(_measures(load_rewriter(folder))), indent=1, ensure_ascii=False).encode())
     found: Report = json.loads(place.read_text("utf-8"))

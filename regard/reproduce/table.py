@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from regard.data.corpora import whence
+from regard.disk import write
 from regard.errors import writing
 from regard.reproduce.layout import Lines, Sheet, short
 from regard.reproduce.results import Row
 from regard.reproduce.study import Study
-from regard.weights import write
 
 
 def write_table(study: Study, rows: Sequence[Row], folder: Path, console: Console) -> None:

@@ -15,12 +15,12 @@ from rich.console import Console
 from regard import run
 from regard.config import Recipe, write_toml
 from regard.data.text import find
+from regard.disk import write
 from regard.errors import ConfigError, RegardError
 from regard.pipeline import read_run
 from regard.prepare.shared import DECIDED
 from regard.reproduce.study import Job
 from regard.training.stop import Stop, Stopped
-from regard.weights import write
 
 # Not the cell's, but the machine's, the folder's or the data's.
 OPEN = {"train.device", "train.begin", "data.labels", *(f"model.{name}" for name in DECIDED)}

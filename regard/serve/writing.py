@@ -19,6 +19,7 @@ from regard.errors import ConfigError
 from regard.pipeline.base import Pipeline
 from regard.pipeline.language import Writer
 from regard.pipeline.rewrite import Rewriter
+from regard.pipeline.searched import once
 from regard.serve.refusal import Refusal
 from regard.serve.spelling import added
 from regard.tasks.language import begun
@@ -47,11 +48,11 @@ class Question:
         return list(found[0][: self.how.nbest])
 
     def json(self, found: Sequence[Sequence[Hypothesis]]) -> dict[str, Any]:
+        spelt = [(self.spell(h.tokens), h) for h in self.best(found)]
         answers = [
-            {"text": self.spell(h.tokens), "score": _finite(h.score), "logprob": _finite(h.logprob),
-             "finished": h.finished}
-            for h in self.best(found)
-        ]  # fmt: skip
+            {"text": text, "score": _finite(h.score), "logprob": _finite(h.logprob), "finished": h.finished}
+            for text, h in (spelt if self.how.sample else once(spelt))
+        ]
         return {"source": self.text, "answers": answers}
 
 

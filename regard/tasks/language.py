@@ -251,7 +251,8 @@ def streamed(
 ) -> Iterator[str]:
     """The text that `generate` would give, piece by piece while it is written; no piece ends inside a character."""
     if not how.sample and (how.beam > 1 or how.nbest > 1):
-        raise ConfigError(f"decode.beam = {how.beam}: a beam knows its words only at the end; write beam = 1 or sample")
+        mend = "write beam = 1 or sample = true (on a command line --beam 1 or --sample)"
+        raise ConfigError(f"decode.beam = {how.beam}: a beam knows its words only at the end; {mend}")
     if how.nbest > 1:
         raise ConfigError(f"decode.nbest = {how.nbest}: one text can be shown while it is written; write nbest = 1")
     (read,) = spelt(tokenizer, [prompt])

@@ -7,13 +7,13 @@ import math
 from typing import Any
 
 from regard.config import TrainConfig
+from regard.disk import write
 from regard.errors import Diverged
 from regard.tasks import Task
 from regard.training import checkpoint
 from regard.training.checkpoint import step_of
 from regard.training.log import Log, plain
 from regard.training.run import Run, due, micro_batches, take_up
-from regard.weights import write
 
 IN_A_ROW = 10  # steps to skip, or returns to one checkpoint, before we give up
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.disk import to_disk, write_through
 from regard.errors import CheckpointError
-from regard.weights import Corrupt, Tensors, decode, encode, to_disk, write_through
+from regard.weights import Corrupt, Tensors, decode, encode
 
 FORMAT = 1
+SPARE = 2**20  # bytes that a checkpoint leaves free, for the log and all that is small
 TENSOR_FILES = ("model", "optimizer", "rng", "carry")
 
 Say = Callable[[str], None]
@@ -78,13 +81,17 @@ def restore(home: Path, accept: Callable[[Snapshot], None], say: Say) -> Path | 
             accept(read(path))
             return path
         except Corrupt as error:
-            aside = _unused(home / f".corrupt-{path.name}")
-            os.rename(path, aside)
-            say(f"{error}; it was set aside as {aside.name}")
+            set_aside(path, error, say)
     if any(home.glob(".corrupt-*")):
         what = f"{home}: every checkpoint is corrupt and was set aside"
         raise CheckpointError(f"{what}; put a good copy back, or train into a new folder")
     return None
+
+
+def set_aside(path: Path, error: Corrupt, say: Say) -> None:
+    aside = _unused(path.with_name(f".corrupt-{path.name}"))
+    os.rename(path, aside)
+    say(f"{error}; it was set aside as {aside.name}")
 
 
 def found(home: Path) -> list[Path]:
@@ -199,10 +206,11 @@ def _publish(beside: Path, final: Path) -> Path:
 
 
 def _need_room(home: Path, size: int) -> None:
-    free = shutil.disk_usage(home).free
-    if free < size + 2**20:
-        need = f"{size / 2**20:.0f} MiB needed, {free / 2**20:.0f} MiB free"
-        raise OSError(errno.ENOSPC, f"No space left on device: {need}")
+    free, need = shutil.disk_usage(home).free, size + SPARE
+    if free < need:
+        unit, name = (1000, "kB") if need < 10**7 else (10**6, "MB")
+        told = f"{math.ceil(need / unit):,} {name} needed, {free // unit:,} {name} free"
+        raise OSError(errno.ENOSPC, f"No space left on device: {told}")
 
 
 def _unused(path: Path) -> Path:

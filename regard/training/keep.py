@@ -14,7 +14,7 @@ from regard.training.checkpoint import Say, Snapshot, step_of
 from regard.training.log import Log, read_metrics
 from regard.training.run import Run, due, fingerprint, over, snapshot, take_up
 from regard.training.stop import Stop, Stopped
-from regard.weights import put_weights, save_weights
+from regard.weights import Corrupt, load_weights, put_weights, save_weights
 
 
 def resume(run: Run, task: Task, config: TrainConfig, say: Say) -> None:
@@ -26,7 +26,9 @@ def resume(run: Run, task: Task, config: TrainConfig, say: Say) -> None:
             say(f"the settings have changed since step {run.step}: the run goes on, equivalent but not bit for bit")
 
     checkpoint.tidy(run.checkpoints)
-    checkpoint.restore(run.checkpoints, accept, say)
+    if checkpoint.restore(run.checkpoints, accept, say) is None and (error := damage(run)):
+        what = f"{error}; no checkpoint is left to make it again from"
+        raise CheckpointError(f"{what}: put a good copy back, or train into a new folder")
 
 
 def unsaved(run: Run, config: TrainConfig) -> bool:
@@ -84,7 +86,7 @@ def finish(run: Run, config: TrainConfig, log: Log) -> None:
         run.troubles.append(f"the {which} weights are gone and the last were taken: {error}")
         which, steps = "last", [run.step]
     try:
-        save_weights(run.folder / "model.safetensors", run.model)
+        save_weights(run.folder / "model.safetensors", run.model, run.vocabulary)
         log.final(run.step, which, steps)
     except OSError as error:
         run.troubles.append(f"model.safetensors could not be written: {error.strerror}")
@@ -105,8 +107,22 @@ def chosen(run: Run, config: TrainConfig) -> list[int]:
     return [run.step]
 
 
-def is_final(run: Run) -> bool:
-    """Whether `finish` has done its work for this very step."""
-    lines = read_metrics(run.folder / "metrics.jsonl")
-    done = any("final" in line and line["step"] == run.step for line in lines)
-    return done and (run.folder / "model.safetensors").exists()
+def is_final(run: Run, say: Say) -> bool:
+    """Whether `finish` has done its work for this very step. What was damaged since is set aside, to be made again."""
+    lines, path = read_metrics(run.folder / "metrics.jsonl"), run.folder / "model.safetensors"
+    if not path.exists() or not any("final" in line and line["step"] == run.step for line in lines):
+        return False
+    if error := damage(run):
+        checkpoint.set_aside(path, error, say)
+    return error is None
+
+
+def damage(run: Run) -> Corrupt | None:
+    """Why model.safetensors cannot be read; None where it can be, or is not there."""
+    path = run.folder / "model.safetensors"
+    try:
+        if path.exists():
+            load_weights(path)
+    except Corrupt as error:
+        return error
+    return None

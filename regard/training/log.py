@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.config import TrainConfig
+from regard.disk import write
 from regard.errors import ConfigError
 from regard.training.checkpoint import Say
-from regard.weights import write
 
 Line = dict[str, Any]
 

@@ -37,7 +37,7 @@ BETTER_LOWER = ("loss", "perplexity", "bits", "error")  # a name that ends so: f
 def train(run: Run, task: Task, config: TrainConfig, say: Say = print) -> None:
     """Trains to the last step, from the newest checkpoint in the run's folder where there is one."""
     resume(run, task, config, say)
-    if over(run, config) and is_final(run):
+    if over(run, config) and is_final(run, say):
         say(f"{run.folder}: finished at step {run.step}; nothing to do")
         return
     with Stop(config.stop_after) as stop, begin(run, task, config, say) as log:

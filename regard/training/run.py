@@ -67,6 +67,8 @@ class Run(Progress):
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dim: int | None = None
     """The width of the model, for Noam's schedule."""
+    vocabulary: dict[str, str] = field(default_factory=dict)
+    """The files that say what the model's numbers mean, with their signatures."""
     rank: int = 0
     world: int = 1
     carry: Any = None
@@ -107,7 +109,7 @@ def snapshot(run: Run, task: Task, config: TrainConfig) -> Snapshot:
     carried: Tensors = {}
     state = {part.name: getattr(run, part.name) for part in fields(Progress)}
     state |= {"carry": pack(run.carry, carried), "layout": layout(run.model), "data": task.fingerprint}
-    state |= {"config": fingerprint(config), "world": run.world}
+    state |= {"config": fingerprint(config), "world": run.world, "vocabulary": run.vocabulary}
     tensors = {
         "model": weights(run.model),
         "optimizer": optimizer_tensors(run.model, run.optimizers),
@@ -126,6 +128,9 @@ def take_up(run: Run, saved: Snapshot, task: Task) -> None:
     state = {"recent": [], "cuts": 0, **saved.state}  # older checkpoints knew of no plateau
     if not {"layout", "data"} <= state.keys():
         raise Corrupt(f"{run.checkpoints}: the checkpoint of step {state['step']} does not say what it is of")
+    if state.get("vocabulary", run.vocabulary) != run.vocabulary:  # which older checkpoints do not tell
+        what = f"{run.folder}: its vocabulary is not the one that it was trained with"
+        raise CheckpointError(f"{what}; put that back, or train into a new folder")
     if state["layout"] != layout(run.model):
         raise CheckpointError(f"{run.folder}: its checkpoints are of another model; resume it with its own recipe.toml")
     if state["data"] != task.fingerprint:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -133,6 +134,18 @@ def test_a_head_that_is_not_there(head: int) -> None:
         pass
     with pytest.raises(ConfigError, match=sentence):
         regard.silence(Stack(), "blocks.0.cross", [head])
+
+
+@pytest.mark.parametrize("came", ["0", ["0"], "01", 0.0, [None], {"heads": 0}])
+def test_heads_and_queries_that_are_no_numbers(came: Any) -> None:
+    for name in ("heads", "queries"):
+        wanted = "where a number or a list of numbers was wanted"
+        sentence = f"{name}={came!r} came, {wanted}; write for example {name}=0 or {name}=[0, 1]"
+        with pytest.raises(ConfigError) as caught, regard.watch(Stack(), **{name: came}):
+            pass
+        assert str(caught.value) == sentence
+    with pytest.raises(ConfigError, match=r"^heads=.* came, where a number or a list of numbers was wanted; write"):
+        regard.silence(Stack(), "blocks.0.cross", came)
 
 
 def test_queries_that_a_call_does_not_have_are_passed_over(inputs: Inputs) -> None:

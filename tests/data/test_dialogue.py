@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
+from collections.abc import Callable
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -30,9 +32,12 @@ words = st.text("abc #123.:", min_size=1).map(lambda text: text.replace(": ", ":
 TALK = "Customer: My screen is blank.\nSupport: Is it plugged in?\nCustomer: It was not. Thank you."
 
 
+PACK: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.compress, ".gz": gzip.compress, ".GZ": gzip.compress}
+
+
 def write(folder: Path, file: str, data: str | bytes) -> Path:
     path, raw = folder / file, data.encode() if isinstance(data, str) else data
-    path.write_bytes(lzma.compress(raw) if file.endswith(".xz") else raw)
+    path.write_bytes(PACK.get(path.suffix, bytes)(raw))
     return path
 
 
@@ -125,21 +130,23 @@ def test_turns_are_found_in_one_jsonl_alone(tmp_path: Path) -> None:
 )
 def test_compressed_files_are_read_as_plain_ones_are(tmp_path: Path, files: dict[str, str], turns: str | None) -> None:
     plain = [write(tmp_path, file, text) for file, text in files.items()]
-    packed = [write(tmp_path, f"{file}.xz", text) for file, text in files.items()]
-    found = list(read_pairs(packed, turns=turns, bad=BadLines(), on_bad="refuse"))
-    assert found == list(read_pairs(plain, turns=turns, bad=BadLines(), on_bad="refuse")) != []
+    for kind in PACK:
+        packed = [write(tmp_path, f"{file}{kind}", text) for file, text in files.items()]
+        found = list(read_pairs(packed, turns=turns, bad=BadLines(), on_bad="refuse"))
+        assert found == list(read_pairs(plain, turns=turns, bad=BadLines(), on_bad="refuse")) != []
 
 
-def test_a_compressed_file_that_is_damaged(tmp_path: Path) -> None:
-    whole = lzma.compress(b"one\teins\n" * 1000)
+@pytest.mark.parametrize("kind", [".xz", ".gz"])
+def test_a_compressed_file_that_is_damaged(tmp_path: Path, kind: str) -> None:
+    whole = PACK[kind](b"one\teins\n" * 1000)
     for raw, sentence in (
-        (whole[: len(whole) // 2], r"x.tsv.xz: not a whole .xz file \(Compressed file ended .*\); compress it again"),
-        (b"one\teins\n", r"not a whole .xz file \(.*\); compress it again, or name the plain file"),
-        (lzma.compress(b""), "x.tsv.xz: empty; name a file with a sentence on every line"),
+        (whole[: len(whole) // 2], rf"x.tsv{kind}: not a whole {kind} file \(Compressed file ended .*\); compress it"),
+        (b"one\teins\n", rf"not a whole {kind} file \(.*\); compress it again, or name the plain file"),
+        (PACK[kind](b""), f"x.tsv{kind}: empty; name a file with a sentence on every line"),
     ):
-        (tmp_path / "x.tsv.xz").write_bytes(raw)
+        (tmp_path / f"x.tsv{kind}").write_bytes(raw)
         with pytest.raises(DataError, match=sentence):
-            list(read_pairs([tmp_path / "x.tsv.xz"], bad=BadLines()))
+            list(read_pairs([tmp_path / f"x.tsv{kind}"], bad=BadLines()))
 
 
 # ---- what training has shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
 from collections.abc import Iterator
@@ -95,6 +96,7 @@ def test_squad_has_a_document_for_each_article(tmp_path: Path) -> None:
     text = squad(["It rains. We stay.", "A third."], ["Another."])
     assert read(tmp_path / "train.json", text)[0] == [["It rains.", "We stay.", "A third."], ["Another."]]
     assert read(tmp_path / "train.json.xz", lzma.compress(text.encode()))[0][1] == ["Another."]
+    assert read(tmp_path / "train.json.gz", gzip.compress(text.encode()))[0][1] == ["Another."]
 
 
 def test_an_article_without_text_is_counted_or_refused(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,13 @@ def test_every_format_gives_back_the_examples(
 def test_by_number_the_first_line_is_an_example_and_many_files_are_read_one_after_another(tmp_path: Path) -> None:
     one, two = write(tmp_path, "one.tsv", "a\t1\nb\t0\n"), write(tmp_path, "two.tsv", "c\t1\n")
     assert read(one, two) == [Example(1, ("a",), "1"), Example(2, ("b",), "0"), Example(1, ("c",), "1")]
+
+
+@pytest.mark.parametrize(("kind", "pack"), [(".xz", lzma.compress), (".gz", gzip.compress)])
+def test_packed_files_are_read_as_plain_ones_are(tmp_path: Path, kind: str, pack: Callable[[bytes], bytes]) -> None:
+    for name, text in (("x.tsv", "a\t1\nb\t0\n"), ("x.csv", "a,1\nb,0\n")):
+        packed = write(tmp_path, f"{name}{kind}", pack(text.encode()))
+        assert read(packed) == read(write(tmp_path, name, text)) == [Example(1, ("a",), "1"), Example(2, ("b",), "0")]
 
 
 def test_quotes_of_a_tsv_are_letters_and_a_byte_order_mark_is_none(tmp_path: Path) -> None:

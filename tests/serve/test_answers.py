@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+from dataclasses import replace
 from typing import Any
 
 import httpx2 as httpx
@@ -14,7 +15,9 @@ import tiny
 from served import TEXT, Served, folder, pipeline
 
 from regard.config import DecodeConfig
+from regard.decode import Hypothesis
 from regard.serve import schema
+from regard.serve.writing import question
 
 PHRASES = [source for source, _ in tiny.pairs(8)] + ["five", "", "two hundred", "the year nineteen eighty-four"]
 SEARCHES: list[dict[str, Any]] = [
@@ -29,6 +32,7 @@ SEARCHES: list[dict[str, Any]] = [
 ]
 ASKED: list[tuple[str, list[str], dict[str, Any]]] = [
     *(("rewrite", PHRASES, how) for how in SEARCHES),
+    ("rewrite", ["five"], {"sample": True, "top_k": 1, "nbest": 3}),
     ("recurrent", PHRASES, {}),
     ("recurrent", PHRASES, {"beam": 3, "nbest": 2}),
     ("recurrent", PHRASES, {"sample": True, "seed": 2}),
@@ -63,6 +67,15 @@ def test_predict_is_what_the_pipeline_says(server: Served, name: str, texts: lis
     assert near(reply["answers"], expected)
     assert reply["model"] == model
     assert reply["task"] == pipeline(name).recipe.task.name
+
+
+def test_answers_that_read_alike_are_told_once_but_for_draws() -> None:
+    asked = question(pipeline("rewrite"), "five", DecodeConfig(beam=2, nbest=2))
+    found = [Hypothesis(tokens, -score, -score, True, (0,)) for score, tokens in enumerate([(5, 6), (7,)])]
+    alike = replace(asked, spell=lambda tokens: "fünf")
+    assert alike.json([found])["answers"] == [{"text": "fünf", "score": 0.0, "logprob": 0.0, "finished": True}]
+    drawn = replace(alike, how=DecodeConfig(sample=True, nbest=2))
+    assert len(drawn.json([[one] for one in found])["answers"]) == 2
 
 
 def test_one_text_and_the_first_model_are_the_default(server: Served) -> None:

@@ -28,10 +28,10 @@ BODIES: list[tuple[Any, str]] = [
     ({"input": "a", "beam": 1e9}, r"^beam: "),
     ({"input": "a", "beam": True}, r"^beam: must be a valid integer$"),
     ({"input": "a", "top_p": 0}, r"^top_p: must be greater than 0$"),
-    ({"input": "a", "top_p": 0.5}, r"^top_p: only sampling uses it; add sample = true, or leave it out$"),
+    ({"input": "a", "top_p": 0.5}, r"^top_p: only sampling uses it; add sample = true .*, or leave it out$"),
     (
         {"input": "a", "sample": True, "beam": 2},
-        r"^beam: sampling has no use for it; add sample = false, or leave it out$",
+        r"^beam: sampling has no use for it; add sample = false .*, or leave it out$",
     ),
     ({"input": "a", "top": 3}, r"^top: a transformer with the task 'rewrite' takes no such setting"),
     ({"input": "a", "seed": 1 << 53}, r"^seed: must be less than 9007199254740992$"),

@@ -22,7 +22,7 @@ from regard.training import checkpoint, state
 from regard.training.checkpoint import average, found, read, save, tidy
 from regard.training.keep import resume
 from regard.training.run import snapshot
-from regard.weights import Corrupt, load_weights, put_weights, read_weights, save_weights, weights
+from regard.weights import Corrupt, load_weights, put_weights, read_weights, save_weights, told, weights
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +114,24 @@ def test_equal_weights_are_equal_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_weights(tmp_path / name, model)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_what_a_file_tells_besides_its_weights_is_read_back_and_does_not_disturb_them(tmp_path: Path) -> None:
+    model, path = toy.Bigram(), tmp_path / "model.safetensors"
+    about = {f"file {number}": "ü" * number for number in range(9)}
+    found = set()
+    for _ in range(5):
+        save_weights(path, model, about)
+        found.add(path.read_bytes())
+    assert len(found) == 1, "equal weights, equal bytes"
+    assert told(path) == {"format": "pt", **about}
+    with safetensors.safe_open(path, "pt") as file:
+        assert file.metadata() == told(path)
+    assert all(torch.equal(tensor, weights(model)[name]) for name, tensor in load_weights(path).items())
+    for broken in (b"", b"\xff" * 99, header(b"[]"), header(b'{"__metadata__": 5}'), path.read_bytes()[:40]):
+        path.write_bytes(broken)
+        assert told(path) == {}, "whoever reads the weights says what is wrong"
+    assert told(tmp_path / "none") == {}
 
 
 def test_weights_of_another_model_are_refused_and_nothing_is_changed() -> None:
@@ -318,6 +336,24 @@ def assert_nothing_wrong_is_loaded(trained: Path, folder: Path, number: int) -> 
         for key, tensor in tensors.items():
             assert torch.equal(loaded.tensors[name][key], tensor), f"{mutate.__name__}: {name}/{key}"
     assert loaded.state == good[path.name].state
+
+
+def test_a_run_does_not_go_on_with_another_vocabulary(tmp_path: Path) -> None:
+    settings = toy.config()
+
+    def go(vocabulary: dict[str, str]) -> None:
+        run = toy.fresh(tmp_path, settings)
+        run.vocabulary = vocabulary
+        resume(run, toy.Toy(), settings, print)
+
+    toy.go(tmp_path)
+    go({})
+    with pytest.raises(CheckpointError, match=r"not the one that it was trained with; put that back, or train into a"):
+        go({"tokenizer.json": "another"})
+    for path in found(tmp_path / "checkpoints"):
+        state = {key: value for key, value in read(path).state.items() if key != "vocabulary"}
+        save(tmp_path / "checkpoints", checkpoint.Snapshot(state, read(path).tensors))
+    go({"tokenizer.json": "of an older checkpoint, which says nothing of it"})
 
 
 def test_a_checkpoint_that_knows_of_no_plateau_is_none_the_worse(trained: Path, tmp_path: Path) -> None:

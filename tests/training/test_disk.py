@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 import toy
 
+from regard.disk import write_through
 from regard.errors import RegardError
 from regard.training import checkpoint, train
 from regard.training.checkpoint import found, read, step_of
-from regard.weights import write_through
 
 MOMENTS = {"the log": 1, "a file": 3, "the folder": 8, "after the rename": 9}  # which fsync of a save fails
 
@@ -84,9 +84,28 @@ def test_too_little_room_is_seen_before_anything_is_written(tmp_path: Path, monk
     toy.go(tmp_path, steps=5)
     before = found(tmp_path / "checkpoints")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
-    with pytest.raises(RegardError, match=r"step 10 could not be saved: No space left on device: 0 MiB needed, 1 MiB"):
+    with pytest.raises(RegardError, match=r"step 10 could not be saved: No space left on device: 1,0\d\d kB needed, "):
         toy.go(tmp_path, steps=10, keep=1)
     assert found(tmp_path / "checkpoints") == before
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "told"),
+    [
+        (1, 2**20, "1,049 kB needed, 1,048 kB free"),
+        (20_000, 2**20, "1,069 kB needed, 1,048 kB free"),
+        (20_000, 0, "1,069 kB needed, 0 kB free"),
+        (3_000_000_000, 700_000, "3,002 MB needed, 0 MB free"),
+        (12_000_000, 13_048_575, "14 MB needed, 13 MB free"),
+    ],
+)
+def test_what_is_needed_and_what_is_free_are_told_apart(
+    size: int, free: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    with pytest.raises(OSError, match=f"No space left on device: {told}"):
+        checkpoint._need_room(tmp_path, size)
+    checkpoint._need_room(tmp_path, free - checkpoint.SPARE)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -170,6 +171,33 @@ def test_a_kill_after_the_last_checkpoint_costs_only_the_model_file(
     (tmp_path / "model.safetensors").unlink()
     toy.go(tmp_path)
     assert end_of(tmp_path) == undisturbed()
+
+
+@pytest.mark.parametrize("final", ["best", "last", "average"])
+def test_final_weights_that_were_damaged_are_made_again(tmp_path: Path, final: str) -> None:
+    settings = toy.config(final=final)
+    toy.go(tmp_path, final=final)
+    before, path = end_of(tmp_path), tmp_path / "model.safetensors"
+    for damaged in (path.read_bytes()[:-9], b"", path.read_bytes()[:5]):
+        path.write_bytes(damaged)
+        said: list[str] = []
+        train(toy.fresh(tmp_path, settings), toy.Toy(), settings, said.append)
+        assert any("model.safetensors" in line and "; it was set aside as .corrupt-model" in line for line in said)
+        assert end_of(tmp_path) == before
+    assert len(list(tmp_path.glob(".corrupt-model.safetensors*"))) == 3
+    said = []
+    train(toy.fresh(tmp_path, settings), toy.Toy(), settings, said.append)
+    assert said == [f"{tmp_path}: finished at step 20; nothing to do"]
+
+
+def test_final_weights_that_were_damaged_are_not_learnt_anew_in_silence(tmp_path: Path) -> None:
+    toy.go(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "model.safetensors").write_bytes(b"cut")
+    text = "no checkpoint is left to make it again from: put a good copy back, or train into a new folder"
+    with pytest.raises(CheckpointError, match=rf"model.safetensors: not a safetensors file, or cut short; .*; {text}"):
+        toy.go(tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == b"cut"
 
 
 def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
