@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.decode.filters import NEVER
 
 GROUP, SHORT = 128, 32  # words of a group, and groups from which on it is worth making them
+FEW = 16  # words that are found one after the other; of more, a table is made and sorted
 
 Bend = Callable[[Tensor], Tensor]  # what the filters make of the scores of all words
 Likeliest = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -40,7 +41,7 @@ class Chances:
 
     def likeliest(self, k: int) -> tuple[Tensor, Tensor]:
         """Log-probabilities and numbers of the k best words of each row that the filters leave, best first."""
-        if self.quick is None:
+        if self.quick is None or k > FEW:
             return likeliest(self.bend(self.own), k)
         return self.quick(self.logits, self.bend(self.logits), min(k, self.logits.shape[1]))
 

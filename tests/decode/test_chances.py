@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.decode import filters
-from regard.decode.chances import Chances, likeliest
+from regard.decode.chances import FEW, Chances, likeliest
 from regard.decode.filters import NEVER, Filter, chain
 
 EOS = 2
@@ -51,4 +51,7 @@ def test_there_may_be_fewer_words_than_are_asked_for() -> None:
     for chances in (Chances(logits, lambda z: z), Chances(logits, lambda z: z, without_a_table)):
         best, words = chances.likeliest(5)
         assert best.shape == words.shape == (2, 3)
+    many = torch.randn(2, 40)
+    best, words = Chances(many, lambda z: z, without_a_table).likeliest(FEW + 1)
+    assert torch.allclose(best, many.log_softmax(-1).topk(FEW + 1).values)
     assert likeliest(logits, 2)[1].tolist() == logits.topk(2).indices.tolist()
