@@ -11,7 +11,9 @@ native/  the C++
 
 On a GPU, searches whose steps are captured (`regard.decode.captured`), in kernels of our own:
 
+early    kernels that begin before the one before them has ended
 kernels  a product with all that is around it, and one query at all keys so far
+words    the likeliest word with its books, or the k likeliest
 narrow   a Transformer's block made of them
 
 and for one that learns there:

@@ -4,14 +4,9 @@
     normed    norm(x + residual)                                 one where it has two
     write     the next keys and values into their places         one where it has two
     attend    one query of each hypothesis at all keys so far    reads what has been written, not the whole buffer
-    say       the likeliest word of each row, and its books      two where it has twenty
-    likeliest the k likeliest words of each row                  two where it has ten
 
 They are written in Triton, which comes with PyTorch where there are GPUs; without it everything is done as ever. What
 is rounded to 16 bits between two steps by PyTorch is rounded so here, and sums are made in 32.
-
-Each kernel lets the next one begin at once, where the GPU can (from Hopper on): that one finds its place and reads its
-matrix, which nobody writes to, while this one is at work, and waits only before it reads what this one leaves.
 """
 
 from __future__ import annotations
@@ -21,24 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.linear import LARGE, Multiply
-from regard.core.state import Books
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # there are none for this platform
-    triton = None
+from regard.fast.early import INTERPRETED, early, triton
 
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
 MOST_QUERIES = 16  # of a sentence, at once
 MOST_VECTORS = 4  # that a product takes; of more, the library's products are the quicker ones
-HOPPER = (9, 0)  # compute capability
 TILE = 16  # the least number of rows of a matrix product in a kernel
 LOWEST = -1e30  # in place of -inf, from which nothing can be subtracted
 LARGE_PRODUCT = 2**22  # numbers in W
 LINE, CACHED = 128, 24 * 2**20  # bytes of a line of the cache, and what may be brought there for later
 KEYS = 2**15  # bytes of them at a time, at most
-WORDS = 1024  # for one program
 
 
 def suit(buffer: Tensor, queries: int) -> bool:
@@ -47,21 +34,10 @@ def suit(buffer: Tensor, queries: int) -> bool:
     return here and buffer.dtype in KINDS and queries <= MOST_QUERIES
 
 
-if triton is None:
-    INTERPRETED = False
-else:
-    INTERPRETED = triton.knobs.runtime.interpret  # on a CPU, slowly: to see that they are right
+if triton is not None:
+    import triton.language as tl
 
-    @triton.jit
-    def _begin_next(EARLY: tl.constexpr):
-        if EARLY:
-            tl.extra.cuda.gdc_launch_dependents()
-
-    @triton.jit
-    def _await(EARLY: tl.constexpr):
-        """Nothing that is computed in a step may be read, and nothing at all written, before this."""
-        if EARLY:
-            tl.extra.cuda.gdc_wait()
+    from regard.fast.early import await_the_others, begin_next
 
     @triton.jit
     def _prefetch(at, line, lines):
@@ -98,7 +74,7 @@ else:
         SCALED: tl.constexpr, BIAS: tl.constexpr,
         NORM: tl.constexpr, SHIFT: tl.constexpr, RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr, EARLY: tl.constexpr,
     ):  # fmt: skip
-        _begin_next(EARLY)
+        begin_next(EARLY)
         n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         k = tl.arange(0, CHUNK)
         kind = y_at.dtype.element_ty
@@ -110,7 +86,7 @@ else:
         beta = tl.load(beta_at + k, mask=k < K, other=0.0).to(tl.float32) if SHIFT else 0.0
         if AHEAD and EARLY:
             _prefetch(ahead_at, tl.program_id(0) * AHEAD + tl.arange(0, AHEAD), lines)
-        _await(EARLY)
+        await_the_others(EARLY)
         for m in tl.static_range(M):
             x = tl.load(x_at + m * K + k, mask=k < K, other=0.0).to(tl.float32)
             more = tl.load(residual_at + m * N + n, mask=n < N, other=0.0).to(tl.float32) if RESIDUAL else 0.0
@@ -133,11 +109,11 @@ else:
         x_at, gamma_at, beta_at, residual_at, y_at, epsilon,
         K: tl.constexpr, CHUNK: tl.constexpr, SHIFT: tl.constexpr, RESIDUAL: tl.constexpr, EARLY: tl.constexpr,
     ):  # fmt: skip
-        _begin_next(EARLY)
+        begin_next(EARLY)
         at, k = tl.program_id(0).to(tl.int64) * K, tl.arange(0, CHUNK)
         gamma = tl.load(gamma_at + k, mask=k < K, other=0.0).to(tl.float32)
         beta = tl.load(beta_at + k, mask=k < K, other=0.0).to(tl.float32) if SHIFT else 0.0
-        _await(EARLY)
+        await_the_others(EARLY)
         x = tl.load(x_at + at + k, mask=k < K, other=0.0).to(tl.float32)
         if RESIDUAL:
             x += tl.load(residual_at + at + k, mask=k < K, other=0.0).to(tl.float32)
@@ -153,8 +129,8 @@ else:
         N: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
         FRESH: tl.constexpr, GROWS: tl.constexpr, LOWEST: tl.constexpr, EARLY: tl.constexpr,
     ):  # fmt: skip
-        _begin_next(EARLY)
-        _await(EARLY)
+        begin_next(EARLY)
+        await_the_others(EARLY)
         row, head = tl.program_id(0), tl.program_id(1)
         one, d, some = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, BLOCK)
         real = (one < N)[:, None] & (d < D)[None, :]
@@ -205,8 +181,8 @@ else:
     ):  # fmt: skip
         """The same for one query: every place of a block keeps its own books, and they are added up at the end, so that
         no block waits for the one before."""
-        _begin_next(EARLY)
-        _await(EARLY)
+        begin_next(EARLY)
+        await_the_others(EARLY)
         row, head = tl.program_id(0), tl.program_id(1)
         d, some = tl.arange(0, WIDTH), tl.arange(0, BLOCK)
         buffer = (row.to(tl.int64) * tl.num_programs(1) + head) * capacity * D
@@ -252,8 +228,8 @@ else:
         k_at, v_at, new_k_at, new_v_at, places_at, capacity, new_row, new_head, new_one,
         N: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr,
     ):  # fmt: skip
-        _begin_next(EARLY)
-        _await(EARLY)
+        begin_next(EARLY)
+        await_the_others(EARLY)
         row, head = tl.program_id(0), tl.program_id(1)
         one, d = tl.arange(0, ROWS), tl.arange(0, WIDTH)
         real = (one < N)[:, None] & (d < D)[None, :]
@@ -262,90 +238,6 @@ else:
         to = (row.to(tl.int64) * tl.num_programs(1) + head) * capacity * D + place[:, None] * D + d[None, :]
         tl.store(k_at + to, tl.load(new_k_at + fresh, mask=real), mask=real)
         tl.store(v_at + to, tl.load(new_v_at + fresh, mask=real), mask=real)
-
-    @triton.jit
-    def _best(logits_at, tops_at, masses_at, words_at, row_stride, V, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-        _begin_next(EARLY)
-        _await(EARLY)
-        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-        word = part * BLOCK + tl.arange(0, BLOCK)
-        z = tl.load(logits_at + row * row_stride + word, mask=word < V, other=float("-inf")).to(tl.float32)
-        top = tl.max(z, 0)
-        at = row * tl.num_programs(1) + part
-        tl.store(tops_at + at, top)
-        tl.store(masses_at + at, tl.sum(tl.exp(z - tl.where(top > float("-inf"), top, 0.0)), 0))
-        tl.store(words_at + at, tl.min(tl.where(z == top, word, V - 1), 0))
-
-    @triton.jit
-    def _say(
-        tops_at, masses_at, words_at, tokens_at, totals_at, told_at, going_at, limit_at, clock_at,
-        parts, rows, eos, PARTS: tl.constexpr, EARLY: tl.constexpr,
-    ):  # fmt: skip
-        _begin_next(EARLY)
-        _await(EARLY)
-        row, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
-        here = part < parts
-        tops = tl.load(tops_at + row * parts + part, mask=here, other=float("-inf"))
-        masses = tl.load(masses_at + row * parts + part, mask=here, other=0.0)
-        words = tl.load(words_at + row * parts + part, mask=here, other=2147483647)
-        top = tl.max(tops, 0)
-        word = tl.min(tl.where(tops == top, words, 2147483647), 0).to(tl.int64)
-        chance = -tl.log(tl.sum(masses * tl.exp(tops - top), 0))
-        total = tl.load(totals_at + row) + chance.to(tl.float64)
-        said, slot = tl.load(clock_at + 1) + 1, tl.load(clock_at + 2)
-        tl.store(tokens_at + row, word)
-        tl.store(totals_at + row, total)
-        tl.store(told_at + (slot * rows + row) * 2, total)
-        tl.store(told_at + (slot * rows + row) * 2 + 1, word.to(tl.float64))
-        able = (total > float("-inf")) & (word != eos) & (said < tl.load(limit_at + row))
-        tl.store(going_at + row, tl.load(going_at + row) & able.to(tl.uint8))
-
-    @triton.jit
-    def _some(
-        z_at, bent_at, tops_at, masses_at, values_at, words_at, z_row, bent_row, V,
-        K: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
-    ):  # fmt: skip
-        """The K best of some words of a row, and what all of these add to its sum."""
-        _begin_next(EARLY)
-        _await(EARLY)
-        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-        word = part * BLOCK + tl.arange(0, BLOCK)
-        z = tl.load(z_at + row * z_row + word, mask=word < V, other=float("-inf")).to(tl.float32)
-        top = tl.max(z, 0)
-        at = row * tl.num_programs(1) + part
-        tl.store(tops_at + at, top)
-        tl.store(masses_at + at, tl.sum(tl.exp(z - tl.where(top > float("-inf"), top, 0.0)), 0))
-        z = tl.load(bent_at + row * bent_row + word, mask=word < V, other=float("-inf")).to(tl.float32)
-        for i in tl.static_range(K):
-            best = tl.max(z, 0)
-            which = tl.min(tl.where((z == best) & (word < V), word, 2147483647), 0)
-            tl.store(values_at + at * K + i, best)
-            tl.store(words_at + at * K + i, which)
-            z = tl.where(word == which, float("-inf"), z)
-
-    @triton.jit
-    def _best_of_all(
-        tops_at, masses_at, values_at, words_at, chances_at, found_at, parts, V,
-        K: tl.constexpr, PARTS: tl.constexpr, ALL: tl.constexpr, EARLY: tl.constexpr,
-    ):  # fmt: skip
-        _begin_next(EARLY)
-        _await(EARLY)
-        row, part, one = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS), tl.arange(0, ALL)
-        tops = tl.load(tops_at + row * parts + part, mask=part < parts, other=float("-inf"))
-        masses = tl.load(masses_at + row * parts + part, mask=part < parts, other=0.0)
-        top = tl.max(tops, 0)
-        lse = top + tl.log(tl.sum(masses * tl.exp(tops - top), 0))
-        here = one < parts * K
-        z = tl.load(values_at + row * parts * K + one, mask=here, other=float("-inf"))
-        words = tl.load(words_at + row * parts * K + one, mask=here, other=2147483647)
-        for i in tl.static_range(K):
-            best = tl.max(z, 0)
-            which = tl.min(tl.where(z == best, words, 2147483647), 0)
-            tl.store(chances_at + row * K + i, best - lse)
-            tl.store(found_at + row * K + i, tl.minimum(which, V - 1).to(tl.int64))
-            taken = (words == which) & (z == best)
-            z = tl.where(taken, float("-inf"), z)
-            words = tl.where(taken, 2147483647, words)
 
     ACTIVATIONS = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu, None: _same}
 
@@ -376,7 +268,7 @@ def product(
         M=rows, K=columns, BLOCK=block, CHUNK=chunk,
         AHEAD=triton.next_power_of_2(triton.cdiv(lines, programs)) if lines else 0,
         SCALED=scale is not None, BIAS=bias is not None, NORM=norm is not None, SHIFT=beta is not None,
-        RESIDUAL=residual is not None, ACTIVATION=ACTIVATIONS[activation], num_warps=warps, **_early(x),
+        RESIDUAL=residual is not None, ACTIVATION=ACTIVATIONS[activation], num_warps=warps, **early(x),
     )  # fmt: skip
     return y
 
@@ -396,7 +288,7 @@ def normed(x: Tensor, norm: nn.LayerNorm, residual: Tensor | None = None) -> Ten
     y, columns = torch.empty_like(x), x.shape[-1]
     _norm[(x.numel() // columns,)](
         x, norm.weight, norm.bias, residual, y, norm.eps, K=columns, CHUNK=triton.next_power_of_2(columns),
-        SHIFT=norm.bias is not None, RESIDUAL=residual is not None, **_early(x),
+        SHIFT=norm.bias is not None, RESIDUAL=residual is not None, **early(x),
     )  # fmt: skip
     return y
 
@@ -431,41 +323,6 @@ def attend_and_write(
     return _attended(q, k, v, seen, places, scale, (new_k, new_v))
 
 
-def say(logits: Tensor, books: Books, eos: int) -> None:
-    """Each row of (n, V) says its likeliest word, as `Greedy` chooses and as a desk keeps its books."""
-    tokens, totals, told, going, limit, clock = books
-    rows, vocab = logits.shape
-    parts = triton.cdiv(vocab, WORDS)
-    tops, masses = (torch.empty(rows, parts, device=logits.device) for _ in range(2))
-    words = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
-    _best[(rows, parts)](logits, tops, masses, words, logits.stride(0), vocab, BLOCK=WORDS, **_early(logits))
-    _say[(rows,)](
-        tops, masses, words, tokens, totals, told, going.view(torch.uint8), limit, clock, parts, rows, eos,
-        PARTS=triton.next_power_of_2(parts), **_early(logits),
-    )  # fmt: skip
-
-
-def likeliest(logits: Tensor, bent: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities (n, k) and numbers of the k best words of each row of (n, V), of those that are left in `bent`,
-    best first; of two that are alike, the one that comes first in the vocabulary."""
-    rows, vocab = logits.shape
-    parts = triton.cdiv(vocab, WORDS)
-    tops, masses = (torch.empty(rows, parts, device=logits.device) for _ in range(2))
-    values = torch.empty(rows, parts, k, device=logits.device)
-    words = torch.empty(rows, parts, k, dtype=torch.int32, device=logits.device)
-    chances = torch.empty(rows, k, device=logits.device)
-    found = torch.empty(rows, k, dtype=torch.long, device=logits.device)
-    _some[(rows, parts)](
-        logits, bent, tops, masses, values, words, logits.stride(0), bent.stride(0), vocab,
-        K=k, BLOCK=WORDS, **_early(logits),
-    )  # fmt: skip
-    _best_of_all[(rows,)](
-        tops, masses, values, words, chances, found, parts, vocab,
-        K=k, PARTS=triton.next_power_of_2(parts), ALL=triton.next_power_of_2(parts * k), **_early(logits),
-    )  # fmt: skip
-    return chances, found
-
-
 @torch.library.custom_op("regard::attend", mutates_args=())
 def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, places: Tensor | None, scale: float) -> Tensor:
     """softmax(scale · qK + seen) V: (B, H, n, D), buffers of (B, H, capacity, D) and (B, 1, 1 or n, capacity) -> as q.
@@ -484,7 +341,7 @@ def write(k: Tensor, v: Tensor, new_k: Tensor, new_v: Tensor, places: Tensor) ->
     (rows, heads, capacity, width), few = k.shape, new_k.shape[2]
     _write[(rows, heads)](
         k, v, new_k, new_v, places, capacity, *_strides(new_k, new_v),
-        N=few, ROWS=triton.next_power_of_2(few), D=width, WIDTH=triton.next_power_of_2(width), **_early(k),
+        N=few, ROWS=triton.next_power_of_2(few), D=width, WIDTH=triton.next_power_of_2(width), **early(k),
     )  # fmt: skip
 
 
@@ -506,15 +363,9 @@ def _attended(
         *_strides(q), *(_strides(*fresh) if fresh else (0, 0, 0)),
         seen.stride(0), seen.stride(2) if seen.shape[2] > 1 else 0, *_strides(y),
         N=few, ROWS=max(TILE, triton.next_power_of_2(few)), D=width, WIDTH=wide, BLOCK=max(TILE, block), LOWEST=LOWEST,
-        FRESH=fresh is not None, GROWS=places is not None, num_warps=8 if alone else 4, **_early(q),
+        FRESH=fresh is not None, GROWS=places is not None, num_warps=8 if alone else 4, **early(q),
     )  # fmt: skip
     return y
-
-
-def _early(t: Tensor) -> dict[str, bool]:
-    """How a kernel is called that may begin before the one before it has ended."""
-    able = t.is_cuda and torch.cuda.get_device_capability(t.device) >= HOPPER
-    return {"EARLY": True, "launch_pdl": True} if able else {"EARLY": False}
 
 
 def _room(q: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.head import Head
-from regard.fast.kernels import INTERPRETED, KINDS, LOWEST, triton
+from regard.fast.early import INTERPRETED, triton
+from regard.fast.kernels import KINDS, LOWEST
 
 if triton is not None:
     import triton.language as tl

@@ -24,8 +24,9 @@ from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
 from regard.core.state import KV, Fixed
 from regard.fast import kernels
-from regard.fast.kernels import MOST_VECTORS, Bytes, attend, likeliest, say, suit, write
+from regard.fast.kernels import MOST_VECTORS, Bytes, attend, suit, write
 from regard.fast.reading import Unable, activation_of, meddled
+from regard.fast.words import likeliest, say
 
 __all__ = ["attend", "likeliest", "narrowed", "say", "suit", "write"]  # all that a captured search asks for
 

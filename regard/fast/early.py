@@ -1,0 +1,40 @@
+"""Kernels that begin before the one before them has ended.
+
+Each of ours lets the next one begin at once, where the GPU can (from Hopper on): that one finds its place and reads its
+matrix, which nobody writes to, while this one is at work, and waits only before it reads what this one leaves.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # there are none for this platform
+    triton = None
+
+HOPPER = (9, 0)  # compute capability
+
+if triton is None:
+    INTERPRETED = False
+else:
+    INTERPRETED = triton.knobs.runtime.interpret  # on a CPU, slowly: to see that they are right
+
+    @triton.jit
+    def begin_next(EARLY: tl.constexpr):
+        if EARLY:
+            tl.extra.cuda.gdc_launch_dependents()
+
+    @triton.jit
+    def await_the_others(EARLY: tl.constexpr):
+        """Nothing that is computed in a step may be read, and nothing at all written, before this."""
+        if EARLY:
+            tl.extra.cuda.gdc_wait()
+
+
+def early(t: Tensor) -> dict[str, bool]:
+    """How a kernel is called that may begin before the one before it has ended."""
+    able = t.is_cuda and torch.cuda.get_device_capability(t.device) >= HOPPER
+    return {"EARLY": True, "launch_pdl": True} if able else {"EARLY": False}
