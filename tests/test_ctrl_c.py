@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tomllib
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
 import regard
 
@@ -56,19 +54,6 @@ def test_while_the_command_line_is_imported_it_ends_at_once(name: str, start: st
 def test_on_the_way_to_torch_it_ends_at_once(name: str) -> None:
     found = ctrl_c(name, "predict", "nowhere", "five")
     assert (found.returncode, found.stdout, found.stderr) == (130, "", "regard: interrupted\n")
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_later_import_is_waited_for_so_that_all_is_tidied_up(tmp_path: Path, times: int) -> None:
-    """But for a second one, which does not wait: it leaves a scratch folder to the system."""
-    slow = tiny.recipe(model={"dim": 256, "layers": 4}, train={"tokens": 4096})  # so that steps outlast the import
-    recipe, scratch = tiny.write_recipe(tmp_path / "r.toml", slow), tmp_path / "scratch"
-    scratch.mkdir()
-    place = {**os.environ, "TMPDIR": str(scratch)}
-    found = ctrl_c("torch._dynamo", "train", recipe, "--dry-run", times=times, env=place)
-    assert (found.returncode, found.stderr) == (130, "regard: interrupted\n")
-    assert "ms a step" not in found.stdout
-    assert bool(list(scratch.glob("tmp*"))) == (times == 2)
 
 
 def test_whoever_wants_it_ignored_is_obeyed() -> None:
