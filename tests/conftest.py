@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ DATA = Path(os.environ.get("REGARD_DATA") or Path(__file__).parents[2] / "shared
 
 hypothesis.settings.register_profile("law", derandomize=True, deadline=None, max_examples=60, database=None)
 hypothesis.settings.load_profile("law")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
