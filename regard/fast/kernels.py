@@ -23,8 +23,7 @@ MOST_QUERIES = 16  # of a sentence, at once
 MOST_VECTORS = 4  # that a product takes; of more, the library's products are the quicker ones
 TILE = 16  # the least number of rows of a matrix product in a kernel
 LOWEST = -1e30  # in place of -inf, from which nothing can be subtracted
-LARGE_PRODUCT = 2**22  # numbers in W
-LINE, CACHED = 128, 24 * 2**20  # bytes of a line of the cache, and what may be brought there for later
+LARGE_PRODUCT = 2**23  # numbers in W
 KEYS = 2**15  # bytes of them at a time, at most
 
 
@@ -38,14 +37,6 @@ if triton is not None:
     import triton.language as tl
 
     from regard.fast.early import await_the_others, begin_next
-
-    @triton.jit
-    def _prefetch(at, line, lines):
-        """Some lines of what will be read soon, from memory into the cache. Nobody waits for them."""
-        places = at.to(tl.int64) + tl.minimum(line, lines - 1).to(tl.int64) * 128
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places], dtype=tl.int32, is_pure=False, pack=1
-        )
 
     @triton.jit
     def _gelu(x):
@@ -69,8 +60,8 @@ if triton is not None:
 
     @triton.jit
     def _product(
-        x_at, w_at, scale_at, b_at, gamma_at, beta_at, residual_at, y_at, ahead_at, epsilon, N, lines,
-        M: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr,
+        x_at, w_at, scale_at, b_at, gamma_at, beta_at, residual_at, y_at, epsilon, N,
+        M: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
         SCALED: tl.constexpr, BIAS: tl.constexpr,
         NORM: tl.constexpr, SHIFT: tl.constexpr, RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr, EARLY: tl.constexpr,
     ):  # fmt: skip
@@ -84,8 +75,6 @@ if triton is not None:
         bias = tl.load(b_at + n, mask=n < N, other=0.0).to(tl.float32) if BIAS else 0.0
         gamma = tl.load(gamma_at + k, mask=k < K, other=0.0).to(tl.float32) if NORM else 1.0
         beta = tl.load(beta_at + k, mask=k < K, other=0.0).to(tl.float32) if SHIFT else 0.0
-        if AHEAD and EARLY:
-            _prefetch(ahead_at, tl.program_id(0) * AHEAD + tl.arange(0, AHEAD), lines)
         await_the_others(EARLY)
         for m in tl.static_range(M):
             x = tl.load(x_at + m * K + k, mask=k < K, other=0.0).to(tl.float32)
@@ -251,22 +240,17 @@ def product(
     norm: nn.LayerNorm | None = None,
     activation: str | None = None,
     residual: Tensor | None = None,
-    ahead: Tensor | None = None,
 ) -> Tensor:
     """activation(W · norm(x) + b) + residual: (M, K) -> (M, N). Each row of x costs, each row of W is read once. With a
-    `scale` (N,), rows of W are so many times whole numbers. `ahead` is the matrix of the product that comes next: while
-    this one waits, memory need not."""
+    `scale` (N,), rows of W are so many times whole numbers."""
     (rows, columns), wide = x.shape, len(weight)
     y = x.new_empty(rows, wide)
     block, warps, chunk = _tile(wide, columns)
     chunk = triton.next_power_of_2(columns) if norm is not None else chunk
     gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
-    programs = triton.cdiv(wide, block)
-    lines = 0 if ahead is None else min(ahead.numel() * ahead.element_size(), CACHED) // LINE
-    _product[(programs,)](
-        x, weight, scale, bias, gamma, beta, residual, y, ahead, 0.0 if norm is None else norm.eps, wide, lines,
+    _product[(triton.cdiv(wide, block),)](
+        x, weight, scale, bias, gamma, beta, residual, y, 0.0 if norm is None else norm.eps, wide,
         M=rows, K=columns, BLOCK=block, CHUNK=chunk,
-        AHEAD=triton.next_power_of_2(triton.cdiv(lines, programs)) if lines else 0,
         SCALED=scale is not None, BIAS=bias is not None, NORM=norm is not None, SHIFT=beta is not None,
         RESIDUAL=residual is not None, ACTIVATION=ACTIVATIONS[activation], num_warps=warps, **early(x),
     )  # fmt: skip
@@ -274,12 +258,16 @@ def product(
 
 
 def _tile(wide: int, columns: int) -> tuple[int, int, int]:
-    """Rows of W for a program, its warps, and columns at a time, as measured for GPT-2 and GPT-2 XL on an H200."""
+    """Rows of W for a program, its warps, and columns at a time, as measured for the layers of GPT-2 and GPT-2 XL, one
+    after another, on an H200."""
+    whole, large = triton.next_power_of_2(columns), wide * columns > LARGE_PRODUCT
     if columns > 4096:
-        return 4, 4, 2048
+        return 1, 2, 2048
     if columns > 2048:
-        return 2, 8, 4096
-    return 8 if wide * columns > LARGE_PRODUCT else 4, 4, triton.next_power_of_2(columns)
+        return 1, 8, 4096
+    if large:
+        return 8, 4, whole
+    return (4, 4, whole) if columns > 1024 else (4, 2, whole)
 
 
 def normed(x: Tensor, norm: nn.LayerNorm, residual: Tensor | None = None) -> Tensor:

@@ -32,11 +32,10 @@ __all__ = ["attend", "likeliest", "narrowed", "say", "suit", "write"]  # all tha
 
 
 class Narrow:
-    """Stands for a block while a step is captured. What comes after it is `then`, another block's attention or a head:
-    each product knows whose matrix will be wanted next."""
+    """Stands for a block while a step is captured."""
 
-    def __init__(self, block: Any, then: nn.Module | None = None) -> None:
-        self.block, self.then = block, then
+    def __init__(self, block: Any) -> None:
+        self.block = block
 
     def __call__(
         self, x: Tensor, mask: Mask, *, past: Fixed, memory: Fixed | None = None, memory_mask: Mask = Mask()
@@ -44,58 +43,51 @@ class Narrow:
         block, rows = self.block, x.flatten(0, -2)
         if past.kernels is None:  # there are none for so many hypotheses
             return block.forward(x, mask, past=past, memory=memory, memory_mask=memory_mask)
-        cross = block.cross if memory is not None else None
-        wide = block.feed_forward.wide
-        rows = self._inward(rows, past, wide if cross is None else cross.score.query)
-        if cross is not None and memory is not None:
-            rows = self._outward(rows, memory, wide)
+        rows = self._inward(rows, past)
+        if block.cross is not None and memory is not None:
+            rows = self._outward(rows, memory)
         return self._wide(rows).view_as(x), past
 
-    def _inward(self, x: Tensor, past: Fixed, then: nn.Module) -> Tensor:
+    def _inward(self, x: Tensor, past: Fixed) -> Tensor:
         attention, around = self.block.attention, self.block.around_attention
-        qkv = _product(x, attention, attention.output, norm=_before(around))
+        qkv = _product(x, attention, norm=_before(around))
         q, k, v = (_of_heads(t, attention, past) for t in qkv.unflatten(1, (3, -1)).unbind(1))
         y = kernels.attend_and_write(q, k, v, past.k, past.v, past.seen, past.places, q.shape[-1] ** -0.5)
-        return _back(x, _merged(y), attention.output, around, then)
+        return _back(x, _merged(y), attention.output, around)
 
-    def _outward(self, x: Tensor, memory: Fixed, then: nn.Module) -> Tensor:
+    def _outward(self, x: Tensor, memory: Fixed) -> Tensor:
         attention, around = self.block.cross, self.block.around_cross
-        q = _product(x, attention.score.query, attention.output, norm=_before(around))
+        q = _product(x, attention.score.query, norm=_before(around))
         q = _of_heads(q, attention, memory)
         y = kernels.attend(q, memory.k, memory.v, memory.seen, None, q.shape[-1] ** -0.5)
-        return _back(x, _merged(y), attention.output, around, then)
+        return _back(x, _merged(y), attention.output, around)
 
     def _wide(self, x: Tensor) -> Tensor:
         part, around = self.block.feed_forward, self.block.around_feed_forward
-        y = _product(x, part.wide, part.narrow, norm=_before(around), activation=_name_of(part))
-        return _back(x, y, part.narrow, around, self.then)
+        y = _product(x, part.wide, norm=_before(around), activation=_name_of(part))
+        return _back(x, y, part.narrow, around)
 
 
-def _back(x: Tensor, y: Tensor, last: nn.Module, around: Any, then: nn.Module | None) -> Tensor:
+def _back(x: Tensor, y: Tensor, last: nn.Module, around: Any) -> Tensor:
     """x + W y + b, and its norm where that comes last."""
     if _before(around) is not None:
-        return _product(y, last, then, residual=x)
+        return _product(y, last, residual=x)
     if len(x) > MOST_VECTORS:
         return kernels.normed(_product(y, last), around.norm, residual=x)
-    return kernels.normed(_product(y, last, then, residual=x), around.norm)
+    return kernels.normed(_product(y, last, residual=x), around.norm)
 
 
 def _product(
     x: Tensor,
     part: Any,
-    then: Any = None,
     *,
     norm: LayerNorm | None = None,
     activation: str | None = None,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """While a product of few vectors waits, it brings the matrix of the part that comes `then` nearer."""
     if len(x) <= MOST_VECTORS:
-        ahead = None if then is None else _held(then)[0]
         weight, bias, scale = _held(part)
-        return kernels.product(
-            x, weight, bias, scale=scale, norm=norm, activation=activation, residual=residual, ahead=ahead
-        )
+        return kernels.product(x, weight, bias, scale=scale, norm=norm, activation=activation, residual=residual)
     x = x if norm is None else kernels.normed(x, norm)
     y: Tensor = (part.packed.product if isinstance(part, Attention) else part)(x)  # type: ignore[union-attr]
     y = y if activation is None else ACTIVATIONS[activation](y)
@@ -152,10 +144,9 @@ def narrowed(model: nn.Module, rows: int) -> Iterator[None]:
     parts = [part for part in model.modules() if not meddled(part)] if suit(next(model.parameters()), 1) else []
     blocks = [part for part in parts if fits(part)]
     heads = [part for part in parts if type(part) is Head and "logits" not in vars(part) and rows <= MOST_VECTORS]
-    after: list[Any] = [*(block.attention for block in blocks[1:]), heads[0] if heads else None]
     norms = [part for part in parts if type(part) is LayerNorm and part.elementwise_affine]
     stand_in: dict[nn.Module, Any] = {norm: partial(kernels.normed, norm=norm) for norm in norms}
-    stand_in |= {block: Narrow(block, then) for block, then in zip(blocks, after, strict=False)}
+    stand_in |= {block: Narrow(block) for block in blocks}
     before = [(part, part._compiled_call_impl) for part in stand_in]
     for part, call in stand_in.items():
         part._compiled_call_impl = call
