@@ -1,15 +1,15 @@
 """Search on a GPU without waiting for it: step, filters, choice and bookkeeping are one captured graph.
 
-    prompt ─model.step─▶ first words ─enter─▶ a desk ─replay, replay, …─▶ what was told ─▶ each line keeps its books
-                                               ▲  every few steps the host looks who is done, ┘
-                                               └─ and fewer rows get a smaller desk ◀────────
+    source ─start─▶ prompt ─step─▶ first words ─enter─▶ a desk ─replay, replay, …─▶ what was told ─▶ books
+                                                          ▲  every few steps the host looks who is done, ┘
+                                                          └─ and fewer rows get a smaller desk ◀────────
 
 A graph is captured once for each size of a desk (sentences, tokens, source, the way to search) and then replayed
 word after word, each time as one call: at small batches the time of a step is that of calling its kernels one by one.
 The host keeps the same books as the plain search, from what the device has told, while the device is at the next
 words; so tokens, scores and ancestries are those of `regard.decode.search`.
 
-    model = capture(pack(model))      # greedy(model.step, …), sample and beam find it there
+    model = capture(pack(model))      # greedy(model.step, model.start(…), …), sample and beam find it there
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from regard.core.state import Kernels, State
 from regard.decode import filters as known
 from regard.decode.desk import WARM, Desk
 from regard.decode.line import Line
-from regard.decode.prompt import Act, Prompts, Record, Replay, roomy
+from regard.decode.prompt import Act, Places, Prompt, Record, Replay, Source, roomy
 from regard.decode.search import advance
 from regard.decode.standing import Standing, length_of, tensors
 from regard.device import record_graph, rehearse
@@ -54,8 +54,8 @@ def _possible(record: Record, device: torch.device) -> bool:
 
 
 class Captured:
-    """A model's `step`, which can also go ahead by itself. It steps aside, and lets the plain search do its work, where
-    somebody watches or silences, with a record, coverage or prefixes, and where there is no GPU."""
+    """A model's `step`, which can also go ahead by itself, and its `start`. It steps aside, and lets the plain search
+    do its work, where somebody watches or silences, with a record, coverage or prefixes, and where there is no GPU."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Captured:
     ) -> None:
         self.model, self.record, self.every, self.kernels = model, record, every, kernels
         self.desks: dict[object, Desk] = {}
-        self.prompts = Prompts(model, record, DESKS)
+        self.sources, self.prompts = Places(Source, record, DESKS), Places(Prompt, record, DESKS)
         self.captures = 0  # so far
         self.broken = False  # it was tried, and could not be captured
         self.pool: Any = None
@@ -83,6 +83,17 @@ class Captured:
 
     def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return Autoregressive.step(self.model, tokens, state)
+
+    def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
+        """In one call, where a source of its size has been read before."""
+        plain, parts = type(self.model).start, self.parts
+        if source is None or not torch.is_inference_mode_enabled() or not self._able(source.device, parts):
+            return plain(self.model, source, real, rows=rows)
+        with self.alone:
+            self._forget_what_is_stale(parts)
+            self._fresh_pool(source.device)
+            place = self.sources.find(self.model, source, self.pool)
+            return plain(self.model, source, real, rows=rows) if place is None else place.read(source, real)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
         own = memo[id(self.model)]  # a copy of the model has weights of its own
@@ -133,15 +144,13 @@ class Captured:
     def _read(self, prompt: Tensor, state: State) -> tuple[Tensor, State]:
         """In one call, where a prompt of its size has been read before."""
         self._fresh_pool(prompt.device)
-        try:
-            return self.prompts.read(prompt, state, self.pool) or self(prompt, state)
-        except RuntimeError:  # which is not worth a word: it is read as ever
-            self.prompts.suited = False
-            return self(prompt, state)
+        new = state.length == 0 and state.memory is None and state.lengths is None and not tensors(state.past)
+        place = self.prompts.find(self.model, prompt, self.pool) if new and prompt.shape[1] > 1 else None
+        return self(prompt, state) if place is None else place.read(prompt)
 
     def _fresh_pool(self, device: torch.device) -> None:
         """Memory that no graph holds any more is not to be shared."""
-        if device.type == "cuda" and not self.desks and not any(self.prompts.sizes.values()):
+        if device.type == "cuda" and not (self.desks or self.sources.made or self.prompts.made):
             self.pool = torch.cuda.graph_pool_handle()
 
     def _write(self, desk: Desk, live: list[Line]) -> None:
@@ -220,12 +229,8 @@ class Captured:
     ) -> bool:
         how = lines[0].how
         return (
-            not self.broken
-            and _possible(self.record, prompt.device)
-            and not torch.is_autocast_enabled(prompt.device.type)
-            and not self.model.training
+            self._able(prompt.device, parts)
             and type(self.model).step is Autoregressive.step
-            and not any(getattr(part, "minded", False) for part in parts)
             and how.columns > 0
             and getattr(how, "tell", None) is None
             and all(line.alike == lines[0].alike and not line.prefix for line in lines)
@@ -236,12 +241,24 @@ class Captured:
             and max(line.limit for line in lines) > 1
         )
 
+    def _able(self, device: torch.device, parts: Sequence[nn.Module]) -> bool:
+        return (
+            not self.broken
+            and _possible(self.record, device)
+            and not torch.is_autocast_enabled(device.type)
+            and not self.model.training
+            and not any(
+                getattr(part, "minded", False) or part._forward_hooks or part._forward_pre_hooks for part in parts
+            )
+        )
+
     def _forget_what_is_stale(self, parts: Sequence[nn.Module]) -> None:
         """A graph knows addresses: where weights were moved, replaced or trained on, it is of no use."""
         held = [t for part in parts for t in (*part._parameters.values(), *part._buffers.values()) if t is not None]
         found: list[object] = [*marks(held), *(part.packed for part in parts if hasattr(part, "packed"))]
         if found != self.marks:
             self.desks.clear()
+            self.sources.forget()
             self.prompts.forget()
             self.marks = found
 
@@ -251,8 +268,14 @@ def capture(model: M, record: Record = captured, every: int = EVERY, kernels: Ke
     `kernels` where they are given. What does not write, and what is elsewhere, stays as it is."""
     if isinstance(model, Autoregressive) and _possible(record, next(model.parameters()).device):
         notice_optimizers()
-        model.step = Captured(model, record, every, kernels)  # type: ignore[method-assign]
+        step = Captured(model, record, every, kernels)
+        model.step, model.start = step, step.start  # type: ignore[method-assign]
     return model
+
+
+def _minded(part: nn.Module) -> bool:
+    """Whether somebody wants to know of each time that it is called."""
+    return bool(getattr(part, "minded", False) or part._forward_hooks or part._forward_pre_hooks)
 
 
 def _filled(places: Sequence[int], room: int, device: torch.device) -> Tensor:

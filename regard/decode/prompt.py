@@ -1,24 +1,27 @@
-"""Prompts that are read in one call on a GPU: as with the steps of a search, what takes time is calling kernels.
+"""Sources and prompts that are read in one call on a GPU: as with the steps of a search, what takes time is calling
+kernels.
 
     a prompt of 21 tokens ─▶ in a place for 32 ─one graph─▶ logits after the 21st, keys and values of 21
+    a source of 21 tokens ─▶ in a place for 32 ─one graph─▶ keys and values of 21
 
-It is filled up at its end, where nobody looks who counts, to one of few lengths. The first prompt of a size is read as
+It is filled up at its end, where nobody looks who counts, to one of few lengths. The first text of a size is read as
 ever, since there may be no second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from regard.core.autoregressive import Autoregressive
-from regard.core.state import KV, State, each
+from regard.core.state import KV, Memory, State, each
 from regard.decode.standing import tensors
 
-MOST = 4096  # tokens of a prompt, with all its rows: reading more takes longer than calling
+MOST = 4096  # tokens of a text, with all its rows: reading more takes longer than calling
 GRAIN = 16
 
 Act = Callable[[], None]
@@ -26,61 +29,111 @@ Replay = Callable[[], None]
 Record = Callable[[Act, Any], Replay]  # some work and the memory that graphs share -> what does it again
 
 
-class Prompts:
-    """Those of one model, by their size."""
-
-    def __init__(self, model: Autoregressive, record: Record, most: int) -> None:
-        self.model, self.record, self.most = model, record, most
-        self.sizes: dict[tuple[int, int], Prompt | None] = {}  # None: seen once
-        self.suited = True
-
-    def forget(self) -> None:
-        """What was recorded; which sizes there have been stays known."""
-        self.sizes = dict.fromkeys(self.sizes)
-
-    def read(self, tokens: Tensor, state: State, pool: Any) -> tuple[Tensor, State] | None:
-        """As `model.step` does; None: this one is for it."""
-        rows, length = tokens.shape
-        room = min(roomy(length, GRAIN), self.model.longest or MOST)
-        new = state.length == 0 and state.memory is None and state.lengths is None and not tensors(state.past)
-        if not (self.suited and new and length > 1 and rows * room <= MOST):
-            return None
-        size = rows, room
-        if size not in self.sizes:
-            while len(self.sizes) >= self.most:
-                del self.sizes[next(iter(self.sizes))]
-            self.sizes[size] = None
-            return None
-        prompt = self.sizes.pop(size)
-        if prompt is None:
-            prompt = Prompt(self.model, state, torch.zeros(size, dtype=torch.long, device=tokens.device))
-            prompt.replay = self.record(prompt.work, pool)
-        self.sizes[size] = prompt  # last: used just now
-        answer = prompt.read(tokens)
-        self.suited = not tensors(prompt.past)  # whatever is no key has read what lies behind, too
-        return answer if self.suited else None
-
-
 class Prompt:
     """Room for one, in buffers that stay where they are."""
 
-    def __init__(self, model: Autoregressive, state: State, tokens: Tensor) -> None:
-        self.model, self.state, self.tokens = model, state, tokens
+    def __init__(self, model: Autoregressive, tokens: Tensor) -> None:
+        self.model, self.tokens = model, tokens
         self.last = torch.zeros(1, dtype=torch.long, device=tokens.device)
-        self.logits, self.past = torch.empty(0), state.past
+        self.logits, self.past = torch.empty(0), None
         self.replay: Replay = self.work
 
     def work(self) -> None:
-        hidden, state = self.model.states(self.tokens, self.state)
+        hidden, state = self.model.states(self.tokens, type(self.model).start(self.model, rows=len(self.tokens)))
         self.logits, self.past = self.model.head.logits(hidden.index_select(1, self.last)[:, 0]), state.past
 
+    @property
+    def suited(self) -> bool:
+        """Whatever is no key has read what lies behind, too."""
+        return not tensors(self.past)
+
     def read(self, tokens: Tensor) -> tuple[Tensor, State]:
+        """As `model.step` does."""
         length = tokens.shape[1]
         self.tokens[:, :length] = tokens
         self.last.fill_(length - 1)
         self.replay()
         past = each(self.past, lambda kv: KV(kv.k, kv.v, length), KV)
         return self.logits, State(None, past, length)
+
+
+class Source:
+    """Room for one, in buffers that stay where they are."""
+
+    def __init__(self, model: Autoregressive, tokens: Tensor) -> None:
+        self.model, self.tokens = model, tokens
+        self.real = torch.ones_like(tokens, dtype=torch.bool)
+        self.state = State()
+        self.replay: Replay = self.work
+
+    def work(self) -> None:
+        self.state = type(self.model).start(self.model, self.tokens, self.real)
+
+    @property
+    def suited(self) -> bool:
+        """What is looked at can be told apart from what lies behind; a summary of all of it cannot."""
+        state = self.state
+        return isinstance(state.memory, Memory) and not tensors((state.memory, state.past)) and not state.notes
+
+    def read(self, tokens: Tensor, real: Tensor | None) -> State:
+        """As `model.start` does. Whoever reads the next source of this size finds his own numbers there."""
+        length = tokens.shape[1]
+        self.tokens[:, :length] = tokens
+        self.real[:, :length] = True if real is None else real
+        self.real[:, length:] = False
+        self.replay()
+
+        def own(kv: KV) -> KV:
+            return KV.of(*(t.narrow(-2, 0, length).clone(memory_format=torch.contiguous_format) for t in (kv.k, kv.v)))
+
+        return replace(self.state, memory=Memory(each(self.state.memory.keys, own, KV), real))
+
+
+P = TypeVar("P", Prompt, Source)
+
+
+class Places(Generic[P]):
+    """Those of one model, by their size."""
+
+    def __init__(self, kind: type[P], record: Record, most: int) -> None:
+        self.kind: type[P] = kind
+        self.record, self.most = record, most
+        self.sizes: dict[tuple[int, int], P | None] = {}  # None: seen once
+        self.suited = True
+
+    @property
+    def made(self) -> list[P]:
+        return [place for place in self.sizes.values() if place is not None]
+
+    def forget(self) -> None:
+        """What was recorded; which sizes there have been stays known."""
+        self.sizes = dict.fromkeys(self.sizes)
+
+    def find(self, model: Autoregressive, tokens: Tensor, pool: Any) -> P | None:
+        """Where such tokens (B, T) can be read; None: they are read as ever."""
+        rows, length = tokens.shape
+        size = rows, min(roomy(length, GRAIN), model.longest or MOST)
+        if not self.suited or rows * size[1] > MOST:
+            return None
+        if size not in self.sizes:
+            while len(self.sizes) >= self.most:
+                del self.sizes[next(iter(self.sizes))]
+            self.sizes[size] = None
+            return None
+        place = self.sizes.pop(size)
+        if place is None:
+            try:
+                place = self.kind(model, torch.zeros(size, dtype=torch.long, device=tokens.device))
+                place.replay = self.record(place.work, pool)
+                place.replay()
+                self.suited = place.suited
+            except RuntimeError:  # which is not worth a word
+                self.suited = False
+            if not self.suited:
+                self.sizes.clear()
+                return None
+        self.sizes[size] = place  # last: used just now
+        return place
 
 
 def roomy(need: int, grain: int) -> int:

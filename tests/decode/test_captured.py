@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -305,9 +306,48 @@ def test_prompts_of_a_size_that_came_before_are_read_in_one_call(family: str) ->
         asked = {"eos": EOS, "limit": dice.randint(2, 6)}
         found, wanted = (greedy(step, model.start(rows=2), prompt, **asked) for step in (ahead, model.step))
         agree(found, wanted)
-        made = [one for one in ahead.prompts.sizes.values() if one is not None]
-        assert len(made) == kept or family != "gpt"
+        assert len(ahead.prompts.made) == kept or family != "gpt"
     assert ahead.prompts.suited == (family == "gpt")
+
+
+@pytest.mark.parametrize("family", ["transformer", "additive transformer", "seq2seq bahdanau", "seq2seq sutskever"])
+def test_sources_of_a_size_that_came_before_are_read_in_one_call(family: str) -> None:
+    """Filled up at their end, and each with numbers of its own, also where another of its size was read meanwhile."""
+    model = make(family)
+    ahead, kept = Captured(model, RECORD), []
+    with torch.inference_mode():
+        for length, masked in ((5, False), (9, True), (14, False), (16, True), (17, False), (20, False), (3, True)):
+            source = torch.randint(3, VOCAB, (3, length), device=DEVICE)
+            real = (torch.arange(length) < torch.tensor([[length], [2], [1]])).to(DEVICE) if masked else None
+            kept.append((source, real, ahead.start(source, real)))
+        for source, real, state in kept:
+            prompt = torch.full((3, 1), BOS, device=DEVICE)
+            found, wanted = (model.step(prompt, one)[0] for one in (state, model.start(source, real)))
+            torch.testing.assert_close(found, wanted)
+    assert [*ahead.sources.sizes] == ([(3, 32), (3, 16)] if "transformer" in family else [])
+    assert len(ahead.sources.made) == (2 if "transformer" in family else 0)
+
+
+@pytest.mark.parametrize("who", ["a hook", "somebody", "training", "gradients"])
+def test_sources_are_read_as_ever_where_somebody_wants_to_know(who: str) -> None:
+    model = capture(make("transformer"), RECORD)
+    source, called = torch.randint(3, VOCAB, (2, 5), device=DEVICE), []
+    with torch.inference_mode():
+        for _ in range(2):
+            model.start(source)
+    assert isinstance(model.step, Captured)
+    assert len(model.step.sources.made) == 1
+    (place,) = model.step.sources.made
+    place.replay = lambda: pytest.fail("it was replayed")
+    encoder: torch.nn.Module = model.encoder[0]  # type: ignore[union-attr, index, operator]
+    if who == "a hook":
+        encoder.register_forward_hook(lambda *_: called.append(1))
+    model.train(who == "training")
+    watched = watch(model, "encoder.0.attention") if who == "somebody" else nullcontext({})
+    with torch.inference_mode(who != "gradients"), watched as seen:
+        model.start(source)
+    assert len(seen.get("encoder.0.attention", [])) == (who == "somebody")
+    assert len(called) == (who == "a hook")
 
 
 @pytest.mark.parametrize("change", ["trained", "moved", "packed again"])
