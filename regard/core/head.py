@@ -108,7 +108,6 @@ class _CrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         learning = any(ctx.needs_input_grad)
         d_hidden = torch.empty_like(hidden) if learning else None
-        d_weight = torch.zeros_like(weight) if learning else None
         d_bias = torch.zeros_like(bias) if learning and bias is not None else None
         device, vocab = hidden.device.type, len(weight)
         kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -117,6 +116,7 @@ class _CrossEntropy(torch.autograd.Function):
         with torch.autocast(device, enabled=False):
             matrix, shift = _aligned(weight.to(kind), None if bias is None else bias.to(kind))
             room = matrix.new_empty(min(rows, len(words)), len(matrix))  # the same for all: fresh memory costs time
+            d_matrix = torch.zeros_like(matrix, dtype=weight.dtype) if learning else None
             for start in range(0, len(words), rows):
                 h, y = hidden[start : start + rows].to(kind), words[start : start + rows, None]
                 w = None if share is None else share[start : start + rows, None].to(total.dtype)
@@ -124,16 +124,13 @@ class _CrossEntropy(torch.autograd.Function):
                 lost, surprise, dz = spread(z, y, w, vocab, smoothing)
                 total += lost
                 nll += surprise
-                if d_hidden is None or d_weight is None:
+                if d_hidden is None or d_matrix is None:
                     continue
                 d_hidden[start : start + rows] = dz @ matrix
-                if dz.dtype == d_weight.dtype and dz.shape[1] == vocab:
-                    d_weight.addmm_(dz.T, h)
-                else:
-                    d_weight += (dz.T @ h)[:vocab]
+                _add_product(d_matrix, dz.T, h)
                 if d_bias is not None:
                     d_bias += dz.sum(0)[:vocab]
-        ctx.save_for_backward(d_hidden, d_weight, d_bias)
+        ctx.save_for_backward(d_hidden, None if d_matrix is None else d_matrix[:vocab], d_bias)
         ctx.mark_non_differentiable(nll)
         return total, nll
 
@@ -145,6 +142,16 @@ class _CrossEntropy(torch.autograd.Function):
 
 def _logits(h: Tensor, matrix: Tensor, shift: Tensor | None, to: Tensor) -> Tensor:
     return torch.mm(h, matrix.T, out=to) if shift is None else torch.addmm(shift, h, matrix.T, out=to)
+
+
+def _add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
+    """a·b is added, without being rounded to 16 bits first where a GPU can."""
+    if to.dtype == a.dtype:
+        to.addmm_(a, b)
+    elif to.is_cuda:
+        torch.addmm(to, a, b, out_dtype=to.dtype, out=to)
+    else:
+        to += a @ b
 
 
 def _spread(z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,8 +19,8 @@ from regard.fast.kernels import KINDS, LOWEST
 if triton is not None:
     import triton.language as tl
 
-MOST = 8192  # columns at a time
-EACH = 16  # of them to a thread
+MOST = 2048  # columns at a time
+EACH = 8  # of them to a thread
 
 
 if triton is not None:
