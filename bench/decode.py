@@ -24,12 +24,13 @@ from transformers import GenerationConfig
 from bench.harness import RESULTS, Comparison, machine, race
 from bench.peers import BOS, EOS, PAD, hugging_face_gpt2, marian, our_gpt2, ours
 from regard.core.autoregressive import Autoregressive
-from regard.core.linear import pack
+from regard.core.linear import pack, swiftest
 from regard.decode import beam, greedy
 from regard.decode.captured import Captured, captured
 from regard.decode.filters import at_least
 from regard.decode.prompt import Act, Replay
 from regard.fast import narrow
+from regard.fast.kernels import in_bytes
 from regard.models.gpt import SIZES
 
 PROMPT, LENGTH, SENTENCE = 32, 128, 30  # tokens of a prompt and of what follows it; of a sentence and its translation
@@ -44,11 +45,14 @@ class Cell:
     rows: int
     beam: int = 1
     static: bool = False  # the peer's static cache is raced too
+    whole: bool = False  # our weights in int8; the peer has none such
 
 
 CELLS = {
     "xl-1": Cell("gpt2-xl", 1, static=True),
+    "xl-1-int8": Cell("gpt2-xl", 1, whole=True),
     "124m-1": Cell("gpt2", 1, static=True),
+    "124m-1-int8": Cell("gpt2", 1, whole=True),
     "124m-32": Cell("gpt2", 32, static=True),
     "base-1-1": Cell("base", 1),
     "base-1-4": Cell("base", 1, beam=4),
@@ -127,7 +131,7 @@ def compare(name: str, cell: Cell, dry: bool, profile: bool = False) -> Line | N
         print(f"{name}\n{_profile(mine)}", flush=True)
     share = None
     if cell.size != "base":
-        share = _bytes(sides.model) * found.rate("regard") / cell.rows / BANDWIDTH
+        share = _bytes(sides.model) / (2 if cell.whole else 1) * found.rate("regard") / cell.rows / BANDWIDTH
     same, memory = _same(mine(), next(iter(sides.theirs.values()))()), _peak(mine)
     line = Line(name, sides.work, sides.unit, found.work, found.seconds, share, same, step.captures, memory)
     del sides, step, mine, engines, found
@@ -145,7 +149,7 @@ def continuation(cell: Cell, dry: bool) -> Sides:
     with torch.device(device):
         mine = our_gpt2(**size).eval()
         theirs = hugging_face_gpt2(mine).eval().to(kind)
-        mine = pack(mine.to(kind))
+        mine = pack(mine.to(kind), in_bytes if cell.whole else swiftest)
         prompt = torch.randint(mine.config.vocab or 0, (cell.rows, PROMPT))
 
     def regard(step: Any) -> Run:
@@ -170,6 +174,7 @@ def continuation(cell: Cell, dry: bool) -> Sides:
     if cell.static and _works(static := hugging_face(cache_implementation="static")):
         peers["Hugging Face generate, static cache and compiled"] = static
     work = f"GPT-2 {cell.size.removeprefix('gpt2-').removeprefix('gpt2') or '124M'}, batch {cell.rows}"
+    work += ", ours in int8" if cell.whole else ""
     return Sides(work, "tokens/s", float(cell.rows * length), mine, regard, peers)
 
 
@@ -192,7 +197,7 @@ def translation(cell: Cell, dry: bool) -> Sides:
     def regard(step: Any) -> Run:
         def run() -> list[list[int]]:
             with torch.inference_mode():
-                state = mine.start(source, None)  # nothing is padded, as the peer finds out by itself
+                state = step.start(source, None)  # nothing is padded, as the peer finds out by itself
             found = search(step, state, prompt, eos=EOS, limit=length, filters=(at_least(length, EOS),))
             return [list(h.tokens if cell.beam == 1 else h[0].tokens) for h in found]
 

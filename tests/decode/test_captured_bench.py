@@ -44,4 +44,4 @@ def test_a_cell_that_is_not_known_is_refused(
     monkeypatch.setattr("sys.argv", ["decode", "--dry", "xl"])
     with pytest.raises(SystemExit):
         decode.main()
-    assert "xl: no such cell; known: xl-1, 124m-1" in capsys.readouterr().err
+    assert "xl: no such cell; known: xl-1, xl-1-int8, 124m-1" in capsys.readouterr().err
