@@ -96,10 +96,13 @@ class Recorded:
         take = self.takes.get(form)
         if take is None:
             return None
-        self._open(take.learners, fresh)
+        if not fresh:
+            self._open(take.learners)
         for place, tensor in zip(take.given, tensors_of(batch, before), strict=True):
             place.copy_(tensor, non_blocking=True)
         take.replay()
+        for parameter in take.learners:
+            parameter.grad = self.gradients[parameter]
         return copied(take.loss)
 
     def _record(self, form: tuple[bool, object], batch: Any, before: Any) -> None:
@@ -108,9 +111,8 @@ class Recorded:
         with self._as_it_was():
             loss, learners = self._rehearse(batch, before)
         take = Take(batch, before, tensors_of(batch, before), loss, left_by(loss), learners, [*self.model.buffers()])
-        for parameter in learners:
-            self.gradients.setdefault(parameter, torch.zeros_like(parameter))
-        self._open(learners, fresh)
+        if not fresh:
+            self._open(learners)
 
         def act() -> None:
             with self._put(learners) if fresh else nullcontext():
@@ -123,6 +125,8 @@ class Recorded:
         except RuntimeError as error:
             self.room = 0
             self.takes.clear()
+            if fresh:
+                self.model.zero_grad()  # what stands there was never computed
             first = error.__context__ or error  # a recording that was spoilt cannot be ended either
             self.say(f"warning: steps are not recorded ({str(first).splitlines()[0]}); training goes on without")
             del first
@@ -155,27 +159,32 @@ class Recorded:
 
     @contextmanager
     def _put(self, learners: Sequence[nn.Parameter]) -> Iterator[None]:
-        """The first gradients of an update are put in their places at once: to add each to a zero takes longer."""
-        places = [self.gradients[parameter] for parameter in learners]
+        """The first gradients of an update are put in their places at once: to add each to a zero takes longer. A place
+        is where the first recording that has a gradient for it leaves it."""
         for parameter in learners:
             parameter.grad = None
         yield
-        torch._foreach_copy_(places, [_gradient(parameter) for parameter in learners])
-        for parameter, place in zip(learners, places, strict=True):
-            parameter.grad = place
+        for parameter in learners:
+            self.gradients.setdefault(parameter, _gradient(parameter))
+        later = [parameter for parameter in learners if parameter.grad is not self.gradients[parameter]]
+        if later:
+            torch._foreach_copy_([self.gradients[p] for p in later], [_gradient(p) for p in later])
+        for parameter in later:
+            parameter.grad = self.gradients[parameter]
 
-    def _open(self, learners: Sequence[nn.Parameter], fresh: bool) -> None:
-        """Brings the gradients so far to their places; where there are none yet, zeros stand there, unless all will be
-        put there."""
+    def _open(self, learners: Sequence[nn.Parameter]) -> None:
+        """Brings the gradients so far to their places; where there are none yet, zeros stand there."""
         empty = []
         for parameter in learners:
+            if parameter not in self.gradients:
+                self.gradients[parameter] = torch.empty_like(parameter)
             place = self.gradients[parameter]
             if parameter.grad is None:
                 empty.append(place)
             elif parameter.grad is not place:
                 place.copy_(parameter.grad)
             parameter.grad = place
-        if empty and not fresh:
+        if empty:
             torch._foreach_zero_(empty)
 
 
