@@ -25,7 +25,7 @@ def flops_per_token(model: nn.Module, task: Task, batch: Any, carry: Any) -> flo
     return float(counter.get_total_flops() / batch.tokens)
 
 
-# Formulas for the kernels of which PyTorch counts nothing. They are given shapes in place of tensors.
+# Formulas for the kernels of which PyTorch counts nothing, or not all. They are given shapes in place of tensors.
 
 Shape = Sequence[int]
 
@@ -77,6 +77,7 @@ def _added_product(result: Shape, a: Shape, b: Shape, *_: Any, **__: Any) -> int
 
 FORMULAS = {
     torch.ops.aten.addmm_: _added_product,  # causal convolutions and the head on a CPU
+    torch.ops.aten.addmm: _added_product,  # PyTorch's own fails for a sum in another precision, the head's on a GPU
     torch.ops.mkldnn._linear_pointwise: _product,  # large products on a CPU
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,

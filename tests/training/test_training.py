@@ -240,6 +240,23 @@ def test_arithmetic_is_counted_also_in_fused_attention_and_leaves_no_trace() -> 
     assert all(torch.equal(a, b) for a, b in zip(before.values(), rng_tensors().values(), strict=True))
 
 
+class Adds(nn.Module):
+    """As a head on a GPU adds up the gradient of its matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        some, to = torch.zeros(3, 5, dtype=torch.bfloat16, device="meta"), torch.zeros(3, 3, device="meta")
+        torch.addmm(to, some, some.T, out_dtype=to.dtype, out=to)
+        return self.weight
+
+
+def test_arithmetic_is_counted_of_sums_in_another_precision() -> None:
+    assert flops_per_token(Adds(), Sum(), Seven(), None) * 7 == 2 * 3 * 5 * 3
+
+
 def test_arithmetic_adds_up_with_the_tokens(tmp_path: Path) -> None:
     run = toy.go(tmp_path)
     batches = [toy.Toy().batch("train", i).tokens for i in range(20)]
