@@ -106,6 +106,17 @@ class Sourceless(Autoregressive):
             documents = None if documents is None else F.pad(documents, (1, 0))
         return self._hear(target, told, replace(state, memory=documents))
 
+    def check(self, read: Tensor) -> None:
+        """Refuses what can be neither tokens (B, T) nor, where it reads them, numbers (B, T, inputs)."""
+        numbers = read.is_floating_point()
+        if self.inputs is None and (numbers or read.ndim != 2):
+            wanted = "whole numbers of shape (batch, steps), the numbers of words"
+        elif self.inputs is not None and (not numbers or read.ndim != 3 or read.shape[-1] != self.inputs):
+            wanted = f"floating-point numbers of shape (batch, steps, {self.inputs}), one for each input"
+        else:
+            return
+        raise ValueError(f"{read.dtype} of shape {tuple(read.shape)} came, but {wanted}, are wanted")
+
     def summary(self, hidden: Tensor, last: Tensor) -> Tensor:
         """A text in one vector, (B, T, dim) -> (B, dim): what stands at its last token, which knows all before it."""
         return hidden[torch.arange(len(hidden), device=hidden.device), last]

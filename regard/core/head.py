@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from regard.core.linear import ALIGNED, Product
+from regard.errors import ConfigError
 
 Spread = Callable[[Tensor, Tensor, Tensor | None, int, float], tuple[Tensor, Tensor, Tensor]]
 
@@ -38,6 +39,8 @@ class Head(Product):
 
     def __init__(self, dim: int, vocab: int, *, tied: nn.Embedding | None = None, bias: bool = False) -> None:
         super().__init__()
+        if vocab < 1:
+            raise ConfigError(f"a head for {vocab} words came; write vocab=, or train by a recipe, which counts them")
         self.weight = nn.Parameter(torch.empty(vocab, dim)) if tied is None else tied.weight
         self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
         if tied is None:

@@ -102,6 +102,7 @@ class GPT(Sourceless):
         return State(past=[None] * len(self.blocks))
 
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        self.check(tokens)
         written = tokens.shape[1]
         documents = None if state.memory is None else state.memory[:, : state.length + written]
         x, mask = self._embed(tokens, state, documents), _mask(written, state, documents)

@@ -74,6 +74,7 @@ class LanguageModel(Sourceless):
         self.apply(initialise)
 
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        self.check(tokens)
         x = tokens if self.inputs else self._drop(self.words(tokens))
         y, past = self.rnn(x, state.past) if state.memory is None else apart(x, state, self.rnn)
         return self.narrow(self._drop(y)), state.after(tokens.shape[1], past)

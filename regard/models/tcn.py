@@ -109,6 +109,7 @@ class TCN(Sourceless):
         return x[:, -1].T
 
     def _enter(self, tokens: Tensor) -> Tensor:
+        self.check(tokens)
         if tokens.numel() == 0:
             rows, steps = tokens.shape[:2]
             raise ValueError(f"{rows} rows of {steps} steps came, and nothing to read; give one of each or more")

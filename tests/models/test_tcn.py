@@ -358,6 +358,20 @@ def test_a_source_is_answered_with_where_to_write_it() -> None:
         make(vocab=VOCAB)(tokens(), None, tokens())
 
 
+@pytest.mark.parametrize("reads", [{"inputs": 2, "labels": 1}, {"vocab": VOCAB}])
+@pytest.mark.parametrize("system", ["tcn", "recurrent", "gpt"])
+def test_what_is_neither_tokens_nor_its_numbers_is_refused_in_one_sentence(system: str, reads: dict[str, int]) -> None:
+    model = build(system, schema(system)(**reads))
+    for x in (torch.zeros(1, 4, 3), torch.zeros(1, 4), torch.zeros(1, 4, 2, dtype=torch.long), torch.zeros(4)):
+        with pytest.raises(ValueError, match=r"of shape \(.*\) came, but .* of shape \(batch, steps.* are wanted$"):
+            model(None, None, x)
+
+
+def test_a_model_of_no_words_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a head for 0 words came"):
+        TCN(Config())
+
+
 @pytest.mark.parametrize(("rows", "steps"), [(0, 4), (3, 0)])
 def test_nothing_is_answered_with_what_is_wanted(rows: int, steps: int) -> None:
     sentence = f"^{rows} rows of {steps} steps came, and nothing to read; give one of each or more$"
