@@ -20,7 +20,7 @@ if triton is not None:
     import triton.language as tl
 
 MOST = 2048  # columns at a time
-EACH = 8  # of them to a thread
+EACH = 8  # of them to a thread, side by side
 
 
 if triton is not None:
@@ -28,44 +28,51 @@ if triton is not None:
     @triton.jit
     def _spread(
         z_at, y_at, share_at, total_at, nll_at, stride, vocab, columns, smoothing,
-        SHARED: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr, LOWEST: tl.constexpr,
+        SHARED: tl.constexpr, SMOOTH: tl.constexpr,
+        THREADS: tl.constexpr, EACH: tl.constexpr, LOWEST: tl.constexpr,
     ):  # fmt: skip
-        row, some = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+        """A thread keeps the books of its own columns; whole vectors are read, hence by `columns` and not by `vocab`:
+        what lies between the two is -inf."""
+        row, some = tl.program_id(0).to(tl.int64), tl.arange(0, THREADS)[:, None] * EACH + tl.arange(0, EACH)[None, :]
         z_at += row * stride
         y = tl.load(y_at + row)
         gold = tl.load(z_at + y).to(tl.float32)  # before anything is written over it
         share = tl.load(share_at + row).to(tl.float32) if SHARED else 1.0
-        tops = tl.full([BLOCK], LOWEST, tl.float32)
-        masses, sums = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-        for begin in range(0, vocab, BLOCK):
+        tops = tl.full([THREADS], LOWEST, tl.float32)
+        masses, sums = tl.zeros([THREADS], tl.float32), tl.zeros([THREADS], tl.float32)
+        for begin in range(0, columns, THREADS * EACH):
             at = begin + some
-            z = tl.load(z_at + at, mask=at < vocab, other=float("-inf")).to(tl.float32)
-            less = tl.exp(-tl.abs(z - tops))  # of the two that are added, the smaller, by the larger
-            masses = tl.where(z > tops, masses * less + 1.0, masses + less)
-            tops = tl.maximum(tops, z)
+            z = tl.load(z_at + at, mask=at < columns, other=float("-inf")).to(tl.float32)
+            higher = tl.maximum(tops, tl.max(z, 1))
+            masses = masses * tl.exp(tops - higher) + tl.sum(tl.exp(z - higher[:, None]), 1)
+            tops = higher
             if SMOOTH:
-                sums += tl.where(at < vocab, z, 0.0)
+                sums += tl.sum(tl.where(at < vocab, z, 0.0), 1)
         top = tl.max(tops, 0)
         lse = top + tl.log(tl.sum(masses * tl.exp(tops - top), 0))
         tl.store(nll_at + row, (lse - gold) * share)
         mean = tl.sum(sums, 0) / vocab
         tl.store(total_at + row, (lse - (1.0 - smoothing) * gold - smoothing * mean) * share)
-        for begin in range(0, columns, BLOCK):
+        for begin in range(0, columns, THREADS * EACH):
             at = begin + some
-            z = tl.load(z_at + at, mask=at < vocab, other=float("-inf")).to(tl.float32)
-            d = tl.exp(z - lse) - smoothing / vocab - tl.where(at == y, 1.0 - smoothing, 0.0)
-            d = tl.where(at < vocab, d * share, 0.0).to(z_at.dtype.element_ty)
-            tl.store(z_at + at, d, mask=at < columns)
+            z = tl.load(z_at + at, mask=at < columns, other=float("-inf")).to(tl.float32)
+            d = tl.exp(z - lse)
+            if SMOOTH:
+                d = tl.where(at < vocab, d - smoothing / vocab, 0.0)
+            tl.store(z_at + at, (d * share).to(z_at.dtype.element_ty), mask=at < columns)
+        tl.debug_barrier()  # the word itself comes last, after whoever has written there with all the others
+        d = tl.exp(gold - lse) - smoothing / vocab - (1.0 - smoothing)
+        tl.store(z_at + y, (d * share).to(z_at.dtype.element_ty))
 
 
 def spread(z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
     """As the head's own: the loss, the loss without smoothing, and the gradient by z, in z's place."""
     rows, columns = z.shape
     total, nll = (z.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    block = min(MOST, triton.next_power_of_2(columns))
+    threads = max(1, min(MOST, triton.next_power_of_2(columns)) // EACH)
     _spread[(rows,)](
         z, y, w, total, nll, z.stride(0), vocab, columns, smoothing, SHARED=w is not None, SMOOTH=smoothing > 0,
-        BLOCK=block, LOWEST=LOWEST, num_warps=max(1, block // (32 * EACH)),
+        THREADS=threads, EACH=EACH, LOWEST=LOWEST, num_warps=max(1, threads // 32),
     )  # fmt: skip
     return total.sum(), nll.sum(), z
 
