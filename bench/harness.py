@@ -7,8 +7,8 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Comparison:
     ours: str
     work: dict[str, float]
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    machine: str = ""  # which was raced on; empty: this one
 
     def rate(self, engine: str) -> float:
         return self.work[engine] / statistics.median(self.seconds[engine])
@@ -80,30 +81,42 @@ def len_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def report(stem: str, title: str, note: str, comparisons: list[Comparison]) -> None:
-    """Prints one table, and writes it as Markdown and JSON."""
-    lines = [
-        f"# {title}",
-        "",
-        note,
-        "",
-        "| work | engine | median | ours against it (95 % interval) |",
-        "|---|---|---|---|",
+def report(stem: str, title: str, note: str, comparisons: list[Comparison], known: Sequence[str] = ()) -> None:
+    """Prints one table, and writes it as Markdown and JSON. Works that are `known`, and were not raced this time, keep
+    their lines."""
+    place = RESULTS / f"{stem}-{'gpu' if torch.cuda.is_available() else 'cpu'}"
+    here = machine()
+    lines = {c.name: replace(c, machine=c.machine or here) for c in [*_before(place, known), *comparisons]}
+    found = [lines[name] for name in (known or lines) if name in lines]
+    text = "\n".join([f"# {title}", "", note, "", *_table(found), "", *sorted({c.machine for c in found}), ""])
+    print(text)
+    RESULTS.mkdir(exist_ok=True)
+    place.with_suffix(".md").write_text(text, "utf-8")
+    rows = [
+        {"work": c.name, "unit": c.unit, "amount": c.work, "seconds": c.seconds, "machine": c.machine} for c in found
     ]
+    place.with_suffix(".json").write_text(json.dumps({"title": title, "rows": rows}, indent=1), "utf-8")
+
+
+def _before(place: Path, known: Sequence[str]) -> list[Comparison]:
+    """What was written there of these works."""
+    if not known or not place.with_suffix(".json").exists():
+        return []
+    rows = json.loads(place.with_suffix(".json").read_text("utf-8"))["rows"]
+    found = [
+        Comparison(row["work"], row["unit"], next(iter(row["amount"])), row["amount"], row["seconds"], row["machine"])
+        for row in rows
+    ]
+    return [c for c in found if c.name in known]
+
+
+def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    yield "| work | engine | median | ours against it (95 % interval) |"
+    yield "|---|---|---|---|"
     for c in comparisons:
         for engine in c.work:
             against = "" if engine == c.ours else "**{:.2f}×** ({:.2f}–{:.2f})".format(*c.ratio(engine))
-            lines.append(f"| {c.name} | {engine} | {c.rate(engine):,.0f} {c.unit} | {against} |")
-    lines += ["", machine(), ""]
-    text = "\n".join(lines)
-    print(text)
-    RESULTS.mkdir(exist_ok=True)
-    place = RESULTS / f"{stem}-{'gpu' if torch.cuda.is_available() else 'cpu'}"
-    place.with_suffix(".md").write_text(text, "utf-8")
-    rows = [{"work": c.name, "unit": c.unit, "amount": c.work, "seconds": c.seconds} for c in comparisons]
-    place.with_suffix(".json").write_text(
-        json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=1), "utf-8"
-    )
+            yield f"| {c.name} | {engine} | {c.rate(engine):,.0f} {c.unit} | {against} |"
 
 
 def machine() -> str:

@@ -38,6 +38,7 @@ from regard.prepare import prepare
 from regard.tasks.masked import Masked, MaskedBatch, hide
 
 IGNORED = -100  # what Hugging Face's loss leaves out
+NAMES = ("GPT-2", "BERT", "BERT, any lengths")
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def compare(contests: Sequence[Contest], work: Work, folder: Path) -> None:
         if work is TINY:
             print(found[-1])
         else:
-            report("pretrain", "Pre-training against compiled Hugging Face", note(work, peaks), found)
+            report("pretrain", "Pre-training against compiled Hugging Face", note(work, peaks), found, known=NAMES)
 
 
 @torch.no_grad()
@@ -189,7 +190,7 @@ def bert(work: Work, folder: Path) -> Contest:
     drawn = [task.batch("train", step) for step in range(4 * work.batches)]
     shape, _ = Counter(batch.shown.shape for batch in drawn).most_common(1)[0]
     some = taken((batch for batch in drawn if batch.shown.shape == shape), work.batches)
-    return bert_contest("BERT", task, work, some, {"Hugging Face": some}, dynamic=False)
+    return bert_contest(NAMES[1], task, work, some, {"Hugging Face": some}, dynamic=False)
 
 
 def spread_bert(work: Work, folder: Path) -> Contest:
@@ -200,7 +201,7 @@ def spread_bert(work: Work, folder: Path) -> Contest:
         "Hugging Face, default batches": taken(in_random_order(task, work), work.batches),
         "Hugging Face, bucketed batches": some,
     }
-    return bert_contest("BERT, any lengths", task, work, some, feeds, dynamic=True)
+    return bert_contest(NAMES[2], task, work, some, feeds, dynamic=True)
 
 
 def bert_contest(
@@ -274,7 +275,7 @@ def gpt2(work: Work) -> Contest:
         return loss
 
     some = windows(work)
-    return Contest("GPT-2", lambda: our_gpt2(**work.gpt2), Given(some, cost), theirs, {"Hugging Face": some})
+    return Contest(NAMES[0], lambda: our_gpt2(**work.gpt2), Given(some, cost), theirs, {"Hugging Face": some})
 
 
 def windows(work: Work) -> Batches:

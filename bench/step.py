@@ -121,16 +121,17 @@ def race_tokens(
 
 class Peaks:
     """Most memory that each engine held on the GPU beyond what was there before it was made, in its first steps; what
-    it tried while it was made is not counted."""
+    it tried while it was made is not counted. "Peer, some batches" and "Peer, others" may be one model."""
 
     def __init__(self) -> None:
         self.bytes: dict[str, int] = {}
+        self.before: dict[str, int] = {}
 
     def warmed(self, name: str, make: Callable[[], Step], steps: int) -> Step:
         if not torch.cuda.is_available():
             return make()
         torch.cuda.synchronize()
-        before, begun = torch.cuda.memory_allocated(), clock()
+        before, begun = self.before.setdefault(name.partition(",")[0], torch.cuda.memory_allocated()), clock()
         step = make()
         torch.cuda.reset_peak_memory_stats()
         for _ in range(steps):

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -93,17 +93,21 @@ def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> 
     """How to make each engine; ours first. Once a peer is made, `chosen` has the size of its default batches."""
     vocab = task.tokenizers.target.size
 
+    @cache  # compiled once, whatever it is fed
+    def learner(peer: str) -> Learn:
+        return _learner(*MAKERS[peer](work, vocab), work.device)
+
     def regard() -> Step:
         return product(ours(work.size, vocab), task, folder / "run", work.device, backend=work.backend)
 
     def default(peer: str) -> Step:
-        learn = _learner(*MAKERS[peer](work, vocab), work.device)
+        learn = learner(peer)
         feeds = {rows: default_batches(task, rows) for rows in work.rows}
         chosen[peer] = _quickest(learn, feeds, work.steps)
         return partial(learn, feeds[chosen[peer]])
 
     def bucketed(peer: str) -> Step:
-        return partial(_learner(*MAKERS[peer](work, vocab), work.device), bucketed_batches(task))
+        return partial(learner(peer), bucketed_batches(task))
 
     found: dict[str, Callable[[], Step]] = {"regard": regard}
     for peer in work.peers:
