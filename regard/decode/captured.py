@@ -28,13 +28,14 @@ from regard.core.state import Kernels, State
 from regard.decode import filters as known
 from regard.decode.desk import WARM, Desk
 from regard.decode.line import Line
-from regard.decode.prompt import Act, Places, Prompt, Record, Replay, Source, roomy
+from regard.decode.prompt import Act, Places, Prompt, Record, Replay, Source, doubled, roomy
 from regard.decode.search import advance
 from regard.decode.standing import Standing, length_of, tensors
 from regard.device import record_graph, rehearse
 
 EVERY = 8  # steps from one look at who is done to the next
 DESKS = 16  # kept; the one that was used longest ago makes room
+PLACES = 32  # for texts that are read, of all sizes
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -66,7 +67,7 @@ class Captured:
     ) -> None:
         self.model, self.record, self.every, self.kernels = model, record, every, kernels
         self.desks: dict[object, Desk] = {}
-        self.sources, self.prompts = Places(Source, record, DESKS), Places(Prompt, record, DESKS)
+        self.sources, self.prompts = Places(Source, record, PLACES), Places(Prompt, record, PLACES)
         self.captures = 0  # so far
         self.broken = False  # it was tried, and could not be captured
         self.pool: Any = None
@@ -186,7 +187,7 @@ class Captured:
         """The one of this size; one that is not there may be made. None: there is none."""
         capacity, source = roomy(need, 32), roomy(length_of(state.memory), 16)
         capacity = min(capacity, self.model.longest or capacity)
-        sentences = 1 << (rows - 1).bit_length()
+        sentences = doubled(rows)
         size = (sentences, capacity, source, line.alike)
         desk = self.desks.pop(size, None)
         if desk is None and make and not self.broken:

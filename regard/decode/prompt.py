@@ -4,12 +4,13 @@ kernels.
     a prompt of 21 tokens ─▶ in a place for 32 ─one graph─▶ logits after the 21st, keys and values of 21
     a source of 21 tokens ─▶ in a place for 32 ─one graph─▶ keys and values of 21
 
-It is filled up at its end, where nobody looks who counts, to one of few lengths. The first text of a size is read as
-ever, since there may be no second.
+It is filled up at its end, where nobody looks who counts, to one of few lengths, and the batch by rows that nobody asks
+about. The first text of a size is read as ever, since there may be no second.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -49,12 +50,12 @@ class Prompt:
 
     def read(self, tokens: Tensor) -> tuple[Tensor, State]:
         """As `model.step` does."""
-        length = tokens.shape[1]
-        self.tokens[:, :length] = tokens
+        rows, length = tokens.shape
+        self.tokens[:rows, :length] = tokens
         self.last.fill_(length - 1)
         self.replay()
-        past = each(self.past, lambda kv: KV(kv.k, kv.v, length), KV)
-        return self.logits, State(None, past, length)
+        past = each(self.past, lambda kv: KV(kv.k[:rows], kv.v[:rows], length), KV)
+        return self.logits[:rows], State(None, past, length)
 
 
 class Source:
@@ -77,14 +78,15 @@ class Source:
 
     def read(self, tokens: Tensor, real: Tensor | None) -> State:
         """As `model.start` does. Whoever reads the next source of this size finds his own numbers there."""
-        length = tokens.shape[1]
-        self.tokens[:, :length] = tokens
-        self.real[:, :length] = True if real is None else real
-        self.real[:, length:] = False
+        rows, length = tokens.shape
+        self.tokens[:rows, :length] = tokens
+        self.real[:rows, :length] = True if real is None else real
+        self.real[:rows, length:] = False
         self.replay()
 
         def own(kv: KV) -> KV:
-            return KV.of(*(t.narrow(-2, 0, length).clone(memory_format=torch.contiguous_format) for t in (kv.k, kv.v)))
+            k, v = (t[:rows, :, :length].clone(memory_format=torch.contiguous_format) for t in (kv.k, kv.v))
+            return KV.of(k, v)
 
         return replace(self.state, memory=Memory(each(self.state.memory.keys, own, KV), real))
 
@@ -112,13 +114,11 @@ class Places(Generic[P]):
     def find(self, model: Autoregressive, tokens: Tensor, pool: Any) -> P | None:
         """Where such tokens (B, T) can be read; None: they are read as ever."""
         rows, length = tokens.shape
-        size = rows, min(roomy(length, GRAIN), model.longest or MOST)
-        if not self.suited or rows * size[1] > MOST:
+        size = doubled(rows), min(roomy(length, GRAIN), model.longest or MOST)
+        if not self.suited or math.prod(size) > MOST:
             return None
         if size not in self.sizes:
-            while len(self.sizes) >= self.most:
-                del self.sizes[next(iter(self.sizes))]
-            self.sizes[size] = None
+            self._note(size)
             return None
         place = self.sizes.pop(size)
         if place is None:
@@ -134,6 +134,21 @@ class Places(Generic[P]):
                 return None
         self.sizes[size] = place  # last: used just now
         return place
+
+    def _note(self, size: tuple[int, int]) -> None:
+        """A size that was seen once makes room for a newer one; what was recorded stays, lest all be recorded again and
+        again."""
+        if len(self.sizes) >= self.most:
+            once = next((size for size, place in self.sizes.items() if place is None), None)
+            if once is None:
+                return
+            del self.sizes[once]
+        self.sizes[size] = None
+
+
+def doubled(rows: int) -> int:
+    """The power of two that is enough for so many."""
+    return 1 << (rows - 1).bit_length()
 
 
 def roomy(need: int, grain: int) -> int:

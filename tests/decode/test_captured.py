@@ -24,7 +24,7 @@ from regard.decode.captured import Captured, capture, captured
 from regard.decode.chances import best_of_groups
 from regard.decode.desk import Desk
 from regard.decode.filters import Filter, at_least, min_p, never, no_repeat, temperature, top_k, top_p
-from regard.decode.prompt import Act, Replay, roomy
+from regard.decode.prompt import Act, Places, Prompt, Replay, roomy
 from regard.decode.standing import Standing, tensors
 from regard.models import gpt, recurrent, seq2seq, tcn, transformer
 
@@ -324,8 +324,20 @@ def test_sources_of_a_size_that_came_before_are_read_in_one_call(family: str) ->
             prompt = torch.full((3, 1), BOS, device=DEVICE)
             found, wanted = (model.step(prompt, one)[0] for one in (state, model.start(source, real)))
             torch.testing.assert_close(found, wanted)
-    assert [*ahead.sources.sizes] == ([(3, 32), (3, 16)] if "transformer" in family else [])
+    assert [*ahead.sources.sizes] == ([(4, 32), (4, 16)] if "transformer" in family else [])
     assert len(ahead.sources.made) == (2 if "transformer" in family else 0)
+
+
+def test_what_was_recorded_stays_and_what_was_seen_once_makes_room() -> None:
+    model = make("gpt")
+    places = Places(Prompt, RECORD, 2)
+
+    def find(rows: int) -> bool:
+        return places.find(model, torch.ones(rows, 5, dtype=torch.long, device=DEVICE), None) is not None
+
+    with torch.inference_mode():
+        assert [find(rows) for rows in (3, 4, 8, 1, 8, 1, 1, 3, 8, 8)] == [0, 1, 0, 0, 0, 0, 1, 1, 0, 0]
+    assert [rows for rows, _ in places.sizes] == [1, 4]
 
 
 @pytest.mark.parametrize("who", ["a hook", "somebody", "training", "gradients"])
