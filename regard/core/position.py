@@ -36,7 +36,7 @@ class Sinusoidal(nn.Module):
         if start + length > len(self.table):
             with torch.inference_mode(False):  # grown while decoding, it must still serve in training
                 self.table = self._draw(2 * (start + length)).to(self.table)
-        return self.table[start : start + length] if own is None else self.table[_places(own + self.offset, length)]
+        return self.table[start : start + length] if own is None else self.table[_places(own, self.offset, length)]
 
     def _draw(self, length: int) -> Tensor:
         return sinusoid(torch.arange(length, dtype=torch.float64), self.dim).to(torch.get_default_dtype())
@@ -67,11 +67,12 @@ class Learned(nn.Module):
                 "shorten it, or train with a larger model.context or with sinusoidal positions"
             )
         if own is not None:
-            return self.table(_places(own + self.offset, length))
+            return self.table(_places(own, self.offset, length))
         return self.table.weight[self.offset + start : self.offset + start + length]
 
 
-def _places(start: Tensor, length: int) -> Tensor:  # (B,) -> (B, T), or one number -> (T,)
+def _places(own: Tensor, offset: int, length: int) -> Tensor:  # (B,) -> (B, T), or one number -> (T,)
+    start = own + offset if offset else own
     return start[..., None] + torch.arange(length, device=start.device) if length > 1 else start[..., None]
 
 

@@ -217,8 +217,8 @@ class State:
         return self.length if self.lengths is None else self.lengths
 
     def after(self, tokens: int, past: Any, notes: dict[str, Tensor] | None = None) -> State:
-        """The state so many tokens later."""
-        lengths = None if self.lengths is None else self.lengths + tokens
+        """The state so many tokens later. The one number of fixed buffers is advanced by whoever keeps them."""
+        lengths = self.lengths if self.lengths is None or not self.lengths.ndim else self.lengths + tokens
         return State(self.memory, past, self.length + tokens, self.notes if notes is None else notes, lengths)
 
 
