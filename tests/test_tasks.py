@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from rich.console import Console
 
@@ -194,6 +195,40 @@ def test_when_to_give_no_answer_can_be_said_when_asking(tmp_path: Path, said: Ca
         pipeline("span")(asked, threshold=0.0)
     with pytest.raises(ConfigError, match=r"^top: the task 'span' has no such setting here; leave it out"):
         model(asked, top=2)
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+@pytest.mark.parametrize("name", [*RECIPES, "rewrite", "series"])
+def test_a_file_that_is_missing_is_missed_before_anything_is_begun(name: str, split: str, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("one\teins\n" * 9, "utf-8")
+    np.savez(tmp_path / "series.npz", x=np.zeros((9, 4, 1)), y=np.zeros(9))
+    lstm = {"dim": 4, "cell": "lstm"}
+    others = {
+        "rewrite": tiny.from_files(tmp_path / "pairs.tsv"),
+        "series": {
+            "system": "recurrent", "model": lstm, "train": TRAIN, "task": {"name": "series", "kind": "number"},
+            "data": {"train": [str(tmp_path / "series.npz")]},
+        },
+    }  # fmt: skip
+    recipe = make_recipe(merge((RECIPES | others)[name], {"data": {split: ["nowhere/it.txt"]}}), schema)
+    heard: list[str] = []
+    with pytest.raises(DataError, match=r"^nowhere/it\.txt: no such file; looked for "):
+        prepare(recipe, tmp_path / "run", heard.append)
+    assert heard == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_split_that_is_stored_needs_no_files(tmp_path: Path) -> None:
+    text, held = tmp_path / "text.txt", tmp_path / "held.txt"
+    for path in (text, held):
+        shutil.copy(RECIPES["language"]["data"]["train"][0], path)
+    recipe = make_recipe(merge(RECIPES["language"], {"data": {"train": [str(text)], "valid": [str(held)]}}), schema)
+    (tmp_path / "run").mkdir()
+    prepare(recipe, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "data" / "valid")
+    text.unlink()
+    prepare(recipe, tmp_path / "run")
+    assert (tmp_path / "run" / "data" / "valid").exists()
 
 
 def test_what_to_go_on_with_can_be_gone_on_with(tmp_path: Path, said: Callable[..., str]) -> None:
