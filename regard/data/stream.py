@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from regard.data.bucket import room
+from regard.data.corpora import restored
 from regard.data.shuffle import shuffled
 from regard.data.store import AGAIN, Mapped, beside
 from regard.data.text import ENCODING, BadLines, OnBad, reading
@@ -103,7 +104,7 @@ def _lines(path: Path, bad: BadLines, on_bad: OnBad) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 bad.add(ENCODING, number, f"not UTF-8 at byte {error.start} of the line", on_bad=on_bad)
     if not number:
-        raise DataError(f"{path}: empty; name a file with text in it")
+        raise DataError(f"{path}: empty; {restored(path, 'name a file with text in it')}")
     if len(bad) - before == number:
         raise DataError(f"{path}: no line of it is UTF-8; save it as UTF-8")
 
