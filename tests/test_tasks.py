@@ -21,13 +21,15 @@ from rich.console import Console
 import regard
 from regard import run
 from regard.cli import main
-from regard.config import Recipe, make_recipe, merge, write_toml
+from regard.config import Recipe, make_recipe, merge, read_toml, write_toml
+from regard.data.tokenizer import Tokenizer
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.laws import LAWS
 from regard.models import build, schema
 from regard.pipeline import Pipeline, read_run
 from regard.prepare import prepare
 from regard.prepare.shared import completed
+from regard.recipes import find_recipe
 from regard.weights import begin_with, load_weights
 
 QUIET = Console(quiet=True)
@@ -195,6 +197,39 @@ def test_when_to_give_no_answer_can_be_said_when_asking(tmp_path: Path, said: Ca
         pipeline("span")(asked, threshold=0.0)
     with pytest.raises(ConfigError, match=r"^top: the task 'span' has no such setting here; leave it out"):
         model(asked, top=2)
+
+
+@pytest.mark.parametrize("name", ["label", "number", "gpt label"])
+def test_a_text_of_which_nothing_is_known_gets_no_label(name: str, told: Callable[..., str]) -> None:
+    model, texts = pipeline(name), len(RECIPES[name]["data"].get("texts", [0]))
+    for text, sentence in (
+        (
+            "東京 Ж",
+            f"every token of input 2 is unknown to this model: {' '.join(['東京 Ж'] * texts)!r}; write texts like",
+        ),
+        (" ", "input 2 is empty, and there is nothing to tell; write texts like those that it"),
+    ):
+        strange = "\t".join([text] * texts)
+        with pytest.raises(DataError, match=re.escape(sentence)):
+            model([ASKED[name], strange])
+        assert told(3, "predict", trained(name), ASKED[name], strange).startswith(sentence)
+        assert model.ask([strange], embed=True), "any text has a vector"
+    assert model("\t".join(["東京 cat"] * texts)) is not None
+
+
+@pytest.mark.data("dna")
+def test_letters_of_dna_are_read_in_either_case(tmp_path: Path, data_dir: Callable[[str], Path]) -> None:
+    """And they are numbered as where case matters, so that the same is learnt."""
+    file = [str(data_dir("dna") / "splice.data")]
+    values = merge(read_toml(find_recipe("dna")), {"data": dict.fromkeys(("train", "valid", "test"), file)})
+    tasks = []
+    for either in (True, False):
+        (tmp_path / str(either)).mkdir()
+        recipe = make_recipe(merge(values, {} if either else {"tokens": {"lowercase": False}}), schema)
+        tasks.append(prepare(recipe, tmp_path / str(either))[1])
+    assert torch.equal(tasks[0].batch("train", 0).sequences, tasks[1].batch("train", 0).sequences)
+    letters = Tokenizer.load(tmp_path / "True" / "tokenizer.json")
+    assert letters.encode("CcaGNn") == letters.encode("ccagnn")
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
