@@ -261,6 +261,7 @@ def test_a_card_says_what_a_run_is() -> None:
     ("name", "text", "sentence"),
     [
         ("adding", "0.5, 1", r"input 1 is no JSON; write for example \[\[0, 0\], \[1, 1\]\]"),
+        ("keys", "60 64", r"input 1 is no JSON; write for example \[\[0, 0, …\], \[1, 1, …\]\], 5 numbers a step$"),
         ("adding", "", "input 1 is no JSON; write for example"),
         ("copy", '["a"]', r"input 1 is no list of steps, each of equally many numbers; write for example \[0, 1\]"),
         ("copy", "[[1], [1, 2]]", "input 1 is no list of steps, each of equally many numbers"),

@@ -14,19 +14,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from rich.console import Console
 
 import regard
 from regard import run
 from regard.cli import main
-from regard.config import Recipe, make_recipe, merge, write_toml
+from regard.config import Recipe, make_recipe, merge, read_toml, write_toml
+from regard.data.tokenizer import Tokenizer
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.laws import LAWS
 from regard.models import build, schema
 from regard.pipeline import Pipeline, read_run
 from regard.prepare import prepare
 from regard.prepare.shared import completed
+from regard.recipes import find_recipe
 from regard.weights import begin_with, load_weights
 
 QUIET = Console(quiet=True)
@@ -194,6 +197,73 @@ def test_when_to_give_no_answer_can_be_said_when_asking(tmp_path: Path, said: Ca
         pipeline("span")(asked, threshold=0.0)
     with pytest.raises(ConfigError, match=r"^top: the task 'span' has no such setting here; leave it out"):
         model(asked, top=2)
+
+
+@pytest.mark.parametrize("name", ["label", "number", "gpt label"])
+def test_a_text_of_which_nothing_is_known_gets_no_label(name: str, told: Callable[..., str]) -> None:
+    model, texts = pipeline(name), len(RECIPES[name]["data"].get("texts", [0]))
+    for text, sentence in (
+        (
+            "東京 Ж",
+            f"every token of input 2 is unknown to this model: {' '.join(['東京 Ж'] * texts)!r}; write texts like",
+        ),
+        (" ", "input 2 is empty, and there is nothing to tell; write texts like those that it"),
+    ):
+        strange = "\t".join([text] * texts)
+        with pytest.raises(DataError, match=re.escape(sentence)):
+            model([ASKED[name], strange])
+        assert told(3, "predict", trained(name), ASKED[name], strange).startswith(sentence)
+        assert model.ask([strange], embed=True), "any text has a vector"
+    assert model("\t".join(["東京 cat"] * texts)) is not None
+
+
+@pytest.mark.data("dna")
+def test_letters_of_dna_are_read_in_either_case(tmp_path: Path, data_dir: Callable[[str], Path]) -> None:
+    """And they are numbered as where case matters, so that the same is learnt."""
+    file = [str(data_dir("dna") / "splice.data")]
+    values = merge(read_toml(find_recipe("dna")), {"data": dict.fromkeys(("train", "valid", "test"), file)})
+    tasks = []
+    for either in (True, False):
+        (tmp_path / str(either)).mkdir()
+        recipe = make_recipe(merge(values, {} if either else {"tokens": {"lowercase": False}}), schema)
+        tasks.append(prepare(recipe, tmp_path / str(either))[1])
+    assert torch.equal(tasks[0].batch("train", 0).sequences, tasks[1].batch("train", 0).sequences)
+    letters = Tokenizer.load(tmp_path / "True" / "tokenizer.json")
+    assert letters.encode("CcaGNn") == letters.encode("ccagnn")
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+@pytest.mark.parametrize("name", [*RECIPES, "rewrite", "series"])
+def test_a_file_that_is_missing_is_missed_before_anything_is_begun(name: str, split: str, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("one\teins\n" * 9, "utf-8")
+    np.savez(tmp_path / "series.npz", x=np.zeros((9, 4, 1)), y=np.zeros(9))
+    lstm = {"dim": 4, "cell": "lstm"}
+    others = {
+        "rewrite": tiny.from_files(tmp_path / "pairs.tsv"),
+        "series": {
+            "system": "recurrent", "model": lstm, "train": TRAIN, "task": {"name": "series", "kind": "number"},
+            "data": {"train": [str(tmp_path / "series.npz")]},
+        },
+    }  # fmt: skip
+    recipe = make_recipe(merge((RECIPES | others)[name], {"data": {split: ["nowhere/it.txt"]}}), schema)
+    heard: list[str] = []
+    with pytest.raises(DataError, match=r"^nowhere/it\.txt: no such file; looked for "):
+        prepare(recipe, tmp_path / "run", heard.append)
+    assert heard == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_split_that_is_stored_needs_no_files(tmp_path: Path) -> None:
+    text, held = tmp_path / "text.txt", tmp_path / "held.txt"
+    for path in (text, held):
+        shutil.copy(RECIPES["language"]["data"]["train"][0], path)
+    recipe = make_recipe(merge(RECIPES["language"], {"data": {"train": [str(text)], "valid": [str(held)]}}), schema)
+    (tmp_path / "run").mkdir()
+    prepare(recipe, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "data" / "valid")
+    text.unlink()
+    prepare(recipe, tmp_path / "run")
+    assert (tmp_path / "run" / "data" / "valid").exists()
 
 
 def test_what_to_go_on_with_can_be_gone_on_with(tmp_path: Path, said: Callable[..., str]) -> None:

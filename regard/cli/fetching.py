@@ -45,7 +45,9 @@ def _get(name: str, corpus: Corpus, folder: Path) -> None:
         new = fetch(
             corpus, folder, lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
         )
-    known = "as it should be" if corpus.checked else "but no hashes of its files are known, and they were not checked"
+    known = (
+        "as it should be" if corpus.checked else "large enough, but no hashes of its files are known to check them by"
+    )
     told = "\n".join(f"{path} written" for path in new) or f"{folder} has {name} already, {known}"
     about = f"{corpus.says}, from {corpus.home}; licence: {corpus.licence}"
     out.print(f"{told}\n{about}", markup=False, soft_wrap=True)

@@ -81,9 +81,10 @@ class StreamData(DataConfig):
     """A made task instead of files: "maps" (random keys with values, asked for after some demonstrations)."""
     count: int = Field(60_000, ge=1)
     """Training examples of a made task."""
-    documents: Literal["file", "line", "blank", "spelt"] = "file"
-    """What a document is: a whole file, a line, or what stands between blank lines. An end mark follows each. "spelt"
-    is a file in which <eos> stands for the end of each line, letter by letter."""
+    documents: Literal["file", "line", "every_line", "blank", "spelt"] = "file"
+    """What a document is: a whole file, a line, or what stands between blank lines. An end mark follows each, but for
+    the last file, which is cut off anywhere. Blank lines are no documents; with "every_line" each is an end mark alone,
+    as WikiText is counted. "spelt" is a file in which <eos> stands for the end of each line, letter by letter."""
     apart: bool = False
     """Documents that share a window do not see each other."""
     held: float = Field(0.0, ge=0, lt=1)

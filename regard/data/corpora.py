@@ -2,7 +2,7 @@
 
 Files are looked for under REGARD_DATA by the paths below, as recipes name them. `regard fetch NAME` puts them there
 (`data.fetch`); nothing else downloads data. Where one file of a set has no hash of its own here, the archive that it
-comes in has one.
+comes in has one; of such a file that is there already it is only known how long it is at least.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class File:
     sha256: str | None = None
     member: str = ""  # of an archive; what is downloaded is the file itself when left out
     size: int | None = None  # bytes; a longer member is cut
+    least: int = 0  # bytes, where neither hash nor size is known: what is shorter is something else
     joined: bool = False  # the member is a .tar, and the file is all texts in it, one behind the other
 
 
@@ -57,6 +58,14 @@ def whence(path: str) -> str:
     return ""
 
 
+def restored(path: Path, otherwise: str) -> str:
+    """How one gets a file again that cannot be read; what else to do where it belongs to no set."""
+    for name, corpus in CORPORA.items():
+        if _among(corpus, str(path)):
+            return f"it is damaged: remove it, and regard fetch {name} gets it again"
+    return otherwise
+
+
 def doubt(path: str, found: Path) -> str:
     """Why a file that was found by the path of a published one is another; nothing where it is not, or nobody knows."""
     for corpus in CORPORA.values():
@@ -72,8 +81,11 @@ def _among(corpus: Corpus, path: str) -> list[File]:
 
 def differs(path: Path, file: File) -> str:
     """From what it should be, and how. The size is looked at first, for it costs nothing."""
-    if file.size is not None and (size := path.stat().st_size) != file.size:
+    size = path.stat().st_size
+    if file.size is not None and size != file.size:
         return f"it has {size:,} bytes, where {file.size:,} were wanted"
+    if size < file.least:
+        return f"it has {size:,} bytes, where {file.least:,} or more were wanted"
     if file.sha256 is not None and (mark := digest(path)) != file.sha256:
         return f"its sha256 is {mark[:12]}…, where {file.sha256[:12]}… was wanted"
     return ""
@@ -165,8 +177,8 @@ CORPORA: dict[str, Corpus] = {
                 "https://wikitext.smerity.com/wikitext-103-v1.zip", 256 << 20,
                 "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
                 tuple(
-                    File(f"wikitext103/wiki.{split}.tokens", member=f"wikitext-103/wiki.{split}.tokens")
-                    for split in ("train", "valid", "test")
+                    File(f"wikitext103/wiki.{split}.tokens", member=f"wikitext-103/wiki.{split}.tokens", least=least)
+                    for split, least in (("train", 500_000_000), ("valid", 1_000_000), ("test", 1_000_000))
                 ),
             ),
         ),
@@ -178,9 +190,9 @@ CORPORA: dict[str, Corpus] = {
                 "https://zenodo.org/records/2630551/files/lambada-dataset.tar.gz", 334_527_694,
                 "8fbe499096ddbdcbbd0cac406861b5026fb451d15b8fe04e0e4f3d082f2ad5d7",
                 (
-                    File("lambada/train.txt", member="train-novels.tar", joined=True),
-                    File("lambada/valid.txt", member="lambada_development_plain_text.txt"),
-                    File("lambada/test.txt", member="lambada_test_plain_text.txt"),
+                    File("lambada/train.txt", member="train-novels.tar", joined=True, least=500_000_000),
+                    File("lambada/valid.txt", member="lambada_development_plain_text.txt", least=1_500_000),
+                    File("lambada/test.txt", member="lambada_test_plain_text.txt", least=1_500_000),
                 ),
             ),
         ),

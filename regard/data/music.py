@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from regard.data.corpora import restored
 from regard.errors import DataError, RegardError
 
 Split: TypeAlias = Literal["train", "valid", "test"]
@@ -44,9 +45,11 @@ def pieces(path: Path, split: Split) -> list[np.ndarray]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; name one that is there") from None
     except KeyError:
-        raise DataError(f"{path}: has no {name}; name a .mat with traindata, validdata and testdata") from None
+        mend = restored(path, "name a .mat with traindata, validdata and testdata")
+        raise DataError(f"{path}: has no {name}; {mend}") from None
     except Exception as error:  # a damaged file fails in many ways inside scipy
-        raise DataError(f"{path}: cannot be read as chorales ({error}); restore the file") from None
+        mend = restored(path, "restore the file")
+        raise DataError(f"{path}: cannot be read as chorales ({error}); {mend}") from None
 
 
 def to_text(frames: np.ndarray) -> str:

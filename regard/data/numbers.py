@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from regard.data import music
+from regard.data.corpora import restored
 from regard.data.music import Split
 from regard.data.shuffle import shuffled
 from regard.data.text import TOO_LONG, BadLines, OnBad, reading
@@ -230,16 +231,16 @@ def read_idx(path: Path) -> np.ndarray:
     with reading(path) as file:
         head = file.read(4)
         if head[:3] != b"\0\0\x08" or not 1 <= head[3] <= 8:
-            wanted = "which has 00 00 08 and the number of its sides"
-            raise DataError(f"{path}: begins with {head.hex(' ') or 'nothing'}, not as an idx file of bytes, {wanted}")
+            wanted = "not as an idx file of bytes, which has 00 00 08 and the number of its sides"
+            mend = restored(path, "name one of images or labels")
+            raise DataError(f"{path}: begins with {head.hex(' ') or 'nothing'}, {wanted}; {mend}")
         shape = np.frombuffer(file.read(4 * head[3]), ">u4").tolist()
         size = prod(shape) if len(shape) == head[3] else 0
         data = file.read(size + 1 if size <= MOST else 0)
     if not size or len(data) != size:
         have = f"{len(data):,}" if len(data) <= size else "more"
-        raise DataError(
-            f"{path}: its head says {size:,} bytes of shape {tuple(shape)}, but there are {have}; restore it"
-        )
+        what = f"its head says {size:,} bytes of shape {tuple(shape)}, but there are {have}"
+        raise DataError(f"{path}: {what}; {restored(path, 'restore it')}")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 

@@ -25,10 +25,10 @@ from torch import Tensor
 from regard.data.arrays import Arrays
 from regard.data.forms import lengthen, longer
 from regard.data.numbers import Recorded
-from regard.data.synthetic import DIGITS, Drawn, Split, adding, copy_memory, order
+from regard.data.synthetic import DIGITS, Drawn, Split, adding, check_length, copy_memory, order
 from regard.data.text import BadLines, OnBad
 from regard.data.wanted import PREPARED, Kind
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,6 @@ class Making:
     channels: int
     outputs: int
     chance: Callable[[int], str]  # of its T
-    least: int = 1  # T
     beyond: int = 0  # steps besides the T of its literature
     blank: int | None = None
     names: tuple[str, ...] = ()
@@ -123,7 +122,6 @@ class Making:
 MADE: dict[str, Making] = {
     "adding": Making(
         adding, "number", 2, 1, lambda _: "always to say 1 gives 1/6 = 0.1667, the paper's 0.1767 being a misprint",
-        least=2,
     ),
     "copy": Making(
         copy_memory, "labels", 1, 10,
@@ -132,7 +130,7 @@ MADE: dict[str, Making] = {
         beyond=2 * DIGITS, blank=0,
     ),
     "order": Making(
-        order, "label", 8, 4, lambda _: f"a guess among four gives ln 4 = {log(4):.4f}", least=10,
+        order, "label", 8, 4, lambda _: f"a guess among four gives ln 4 = {log(4):.4f}",
         names=("XX", "XY", "YX", "YY"),
     ),
 }  # fmt: skip
@@ -142,9 +140,8 @@ class Made:
     """A made task: its examples are drawn when they are asked for, and lie nowhere."""
 
     def __init__(self, task: str, split: Split, count: int, length: int, seed: int = 0) -> None:
+        check_length(task, length)
         making = MADE[task]
-        if length < making.least:
-            raise ConfigError(f'data.length = {length} is too short for made = "{task}"; write {making.least} or more')
         self.making, self.split, self.length, self.seed = making, split, length, seed
         self.kind, self.channels, self.outputs = making.kind, making.channels, making.outputs
         self.names, self.blank, self.chance = making.names, making.blank, making.chance(length)

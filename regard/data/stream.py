@@ -1,4 +1,4 @@
-"""Running text as one stream of tokens on disk, an end mark between two documents, read in windows.
+"""Running text as one stream of tokens on disk, an end mark after each document, read in windows.
 
     tokens       all ids, one behind the other
     stream.json  format, count, end mark, fingerprint
@@ -32,20 +32,21 @@ import torch
 from torch import Tensor
 
 from regard.data.bucket import room
+from regard.data.corpora import restored
 from regard.data.shuffle import shuffled
 from regard.data.store import AGAIN, Mapped, beside
 from regard.data.text import ENCODING, BadLines, OnBad, reading
 from regard.data.tokenizer import Tokenizer
 from regard.errors import ConfigError, DataError
 
-FORMAT = 1
+FORMAT = 2  # of 1, the last line had no end mark
 PIECE = 1 << 16  # letters of a long document that are looked at at once
 BLOCK = 1 << 20  # letters encoded at once
 LONE_SPACE = re.compile(r"(?s:.*)\S( )\S")  # the last one; a word with the space before it is encoded by itself
 
 SPELT = "<eos>"  # the end of a line where it is spelt, as the reader of the TCN's authors does
 
-Documents: TypeAlias = Literal["file", "line", "blank", "spelt"]
+Documents: TypeAlias = Literal["file", "line", "every_line", "blank", "spelt"]
 
 
 # ---- text in
@@ -55,25 +56,30 @@ class Piece(NamedTuple):
     """A document, or a part of a long one; the parts together are its text, letter by letter."""
 
     text: str
-    last: bool = True  # of its document
+    ends: bool = True  # its document, so that an end mark follows
 
 
 def read_text(files: Sequence[Path], documents: Documents, *, bad: BadLines, on_bad: OnBad = "skip") -> Iterator[Piece]:
-    """The documents of some files, whose lines keep their ends. Lines that are not UTF-8 go to `bad`."""
-    for path in files:
+    """The documents of some files, whose lines keep their ends. Lines that are not UTF-8 go to `bad`.
+
+    A file is cut anywhere: between two there is an end mark, after the last there is none.
+    """
+    for number, path in enumerate(files, 1):
         lines = _lines(path, bad, on_bad)
         if documents == "file":
-            yield from _pieces(lines)
+            yield from _pieces(lines, ends=number < len(files))
         elif documents == "spelt":
-            yield from _pieces(line.replace("\n", SPELT) for line in lines)
+            yield from _pieces((line.replace("\n", SPELT) for line in lines), ends=number < len(files))
         elif documents == "line":
             yield from (Piece(line.rstrip("\r\n")) for line in lines if line.strip())
+        elif documents == "every_line":
+            yield from (Piece(line.rstrip("\r\n")) for line in lines)
         else:
             for filled, group in groupby(lines, lambda line: bool(line.strip())):
                 yield from _pieces(group) if filled else ()
 
 
-def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
+def _pieces(lines: Iterable[str], *, ends: bool = True) -> Iterator[Piece]:
     """A document of any length, cut before the space before a word."""
     waiting, enough = "", PIECE
     for line in lines:
@@ -82,9 +88,9 @@ def _pieces(lines: Iterable[str]) -> Iterator[Piece]:
             found = LONE_SPACE.match(waiting)
             enough = PIECE if found else 2 * enough
             if found:
-                yield Piece(waiting[: found.start(1)], last=False)
+                yield Piece(waiting[: found.start(1)], ends=False)
                 waiting = waiting[found.start(1) :]
-    yield Piece(waiting)
+    yield Piece(waiting, ends)
 
 
 def _lines(path: Path, bad: BadLines, on_bad: OnBad) -> Iterator[str]:
@@ -98,7 +104,7 @@ def _lines(path: Path, bad: BadLines, on_bad: OnBad) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 bad.add(ENCODING, number, f"not UTF-8 at byte {error.start} of the line", on_bad=on_bad)
     if not number:
-        raise DataError(f"{path}: empty; name a file with text in it")
+        raise DataError(f"{path}: empty; {restored(path, 'name a file with text in it')}")
     if len(bad) - before == number:
         raise DataError(f"{path}: no line of it is UTF-8; save it as UTF-8")
 
@@ -134,14 +140,15 @@ class Stream:
         return [self._part(start, start + length) for start in starts]
 
     def documents(self) -> Iterator[np.ndarray]:
-        """The tokens between two end marks, one document after the other."""
+        """The tokens before each end mark, one document after the other, and what stands after the last."""
         start = 0
         for first in range(0, len(self), BLOCK):
             some = self.file.array[self.first + first : min(self.first + first + BLOCK, self.last)]
             for end in (first + np.flatnonzero(some == self.end)).tolist():
                 yield self.read(np.array([start]), end - start)[0]
                 start = end + 1
-        yield self.read(np.array([start]), len(self) - start)[0]
+        if start < len(self):
+            yield self.read(np.array([start]), len(self) - start)[0]
 
     def _part(self, first: int, last: int) -> Stream:
         return Stream(self.file, self.end, f"{self.fingerprint}-{first}-{last}", first, last)
@@ -197,18 +204,17 @@ class Stream:
 
 
 def _encode(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """The tokens of some documents at a time, an end mark before each but the first of all."""
+    """The tokens of some documents at a time, an end mark after each that ends."""
     own_space = tokenizer.encode("a b") != tokenizer.encode("a") + tokenizer.encode(" b")  # put before every text
-    mark: list[int] = []
+    mark = [tokenizer.marks.end]
     goes_on = False  # the document of the piece before
     for block in _blocks(pieces):
-        marks, texts = [], []
+        texts = []
         for piece in block:
-            marks.append([] if goes_on else mark)
             texts.append(piece.text[1:] if goes_on and own_space else piece.text)
-            goes_on, mark = not piece.last, [tokenizer.marks.end]
-        coded = zip(marks, tokenizer.encode_many(texts), strict=True)
-        yield np.fromiter(chain.from_iterable((*mark, *tokens) for mark, tokens in coded), np.int64)
+            goes_on = not piece.ends
+        coded = zip(block, tokenizer.encode_many(texts), strict=True)
+        yield np.fromiter(chain.from_iterable(tokens + mark * piece.ends for piece, tokens in coded), np.int64)
 
 
 def _blocks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:

@@ -18,11 +18,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from regard.errors import ConfigError
+
 Split: TypeAlias = Literal["train", "valid", "test"]
 Drawn: TypeAlias = tuple[np.ndarray, np.ndarray]  # what is read, (n, steps, channels), and what is wanted
 
 LETTERS = "abcdefghijklmnopqrst"
 DIGITS = 10  # to be copied
+LEAST = {"adding": 2, "copy": 1, "order": 10}  # steps, so that there is room for what is asked for
 
 
 def copies(split: Split, count: int, *, longest: int, seed: int = 0) -> Iterator[tuple[str, str]]:
@@ -54,12 +57,18 @@ def _below(bound: int, chance: random.Random) -> int:
 # ---- series of numbers
 
 
+def check_length(task: str, length: int) -> None:
+    if length < LEAST[task]:
+        raise ConfigError(f'data.length = {length} is too short for made = "{task}"; write {LEAST[task]} or more')
+
+
 def adding(split: Split, places: np.ndarray, length: int, seed: int = 0) -> Drawn:
     """The adding problem (Hochreiter & Schmidhuber 1997): x (n, T, 2) has random numbers from [0, 1) in its first
     channel and in its second a 1 at two of them; y (n,) is the sum of those two.
 
     The two are any two of all steps, as the authors of the TCN draw them.
     """
+    check_length("adding", length)
     dice = _dice("adding", split, places, 2 + length, seed)
     x = np.zeros((len(places), length, 2), np.float32)
     x[..., 0] = (dice[:, 2:] >> np.uint64(40)) * 2.0**-24  # 24 bits, as many as a float32 holds
@@ -77,6 +86,7 @@ def copy_memory(split: Split, places: np.ndarray, length: int, seed: int = 0) ->
         x   d₁ … d₁₀   0 … 0 (T - 1)   9 … 9 (11)
         y   0 … 0 (T + 10)              d₁ … d₁₀
     """
+    check_length("copy", length)
     digits = 1 + _under(8, _dice("copy", split, places, DIGITS, seed))
     x = np.zeros((len(places), length + 2 * DIGITS, 1), np.float32)
     y = np.zeros((len(places), length + 2 * DIGITS), np.int64)
@@ -90,6 +100,7 @@ def order(split: Split, places: np.ndarray, length: int, seed: int = 0) -> Drawn
     An X or Y stands somewhere in the second tenth, another in the sixth; E begins, B ends, and all else is a b c d.
     x (n, T, 8); y (n,) is 0, 1, 2, 3 for XX, XY, YX, YY.
     """
+    check_length("order", length)
     dice = _dice("order", split, places, 4 + length, seed)
     rows, tenth = np.arange(len(places)), length // 10
     symbols = _under(4, dice[:, 4:])

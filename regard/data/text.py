@@ -20,7 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from regard.data.corpora import whence
+from regard.data.corpora import restored, whence
 from regard.data.dialogue import exchanges
 from regard.errors import ConfigError, DataError
 
@@ -236,7 +236,7 @@ def raw_lines(path: Path) -> Iterator[bytes]:
         for number, line in enumerate(file):
             yield (line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line).rstrip(b"\r\n")
     if line is None:
-        raise DataError(f"{path}: empty; name a file with a sentence on every line")
+        raise DataError(f"{path}: empty; {restored(path, 'name a file with a sentence on every line')}")
 
 
 @contextmanager
@@ -251,7 +251,7 @@ def reading(path: Path) -> Iterator[BufferedIOBase]:
         raise DataError(f"{path}: a folder; name the files in it") from None
     except (lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError) as error:
         what = f"not a whole {path.suffix.lower()} file ({error})"
-        raise DataError(f"{path}: {what}; compress it again, or name the plain file") from None
+        raise DataError(f"{path}: {what}; {restored(path, 'compress it again, or name the plain file')}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; name a file that can") from None
 

@@ -9,6 +9,7 @@ from typing import Any
 from regard.config import Split
 from regard.config.data import LabelledData
 from regard.data.layout import lay_out
+from regard.data.text import shortened
 from regard.errors import DataError
 from regard.pipeline.asked import Asked
 from regard.pipeline.base import Progress, Reply, Say
@@ -30,6 +31,8 @@ class Classifier(Asked):
     def answers(self, texts: Sequence[Any], **how: Any) -> list[Any]:
         """Labels with their probabilities, or numbers."""
         self.refuse_decoding(how)
+        for number, text in enumerate(texts, 1):
+            self.check(text, number)
         examples = [self.parts(text) for text in texts]
         ask = rate if self.question.kind == "number" else classify
         return ask(self.model, self.tokenizer, self.question, examples)
@@ -43,12 +46,19 @@ class Classifier(Asked):
     def example(self, text: str) -> str:
         return "\t".join([text or "a"] * self.question.texts)
 
-    def check(self, text: str, number: int = 1) -> None:
+    def check(self, text: Any, number: int = 1) -> None:
         parts, wanted = self.parts(text), self.question.texts
         if len(parts) != wanted:
             form = "one text without a tab" if wanted == 1 else f"{wanted} texts with a tab between them"
             have = f"{len(parts)} text{'s'[: len(parts) > 1]}"
             raise DataError(f"input {number} has {have}; this model was trained on {form}")
+        if not {i for ids in self.tokenizer.encode_many(parts) for i in ids} - {self.tokenizer.marks.unknown}:
+            like = "write texts like those that it was trained on"
+            if not "".join(parts).strip():
+                raise DataError(f"input {number} is empty, and there is nothing to tell; {like}")
+            raise DataError(
+                f"every token of input {number} is unknown to this model: {shortened(' '.join(parts))}; {like}"
+            )
 
     def look(self, text: str, **how: Any) -> Trace:
         """What every attention looked at while the text, or the first of its sequences, was read."""

@@ -27,6 +27,8 @@ from regard.tasks.classify import Classified
 from regard.tasks.series import Answer, Frame, measure, predict
 from regard.view.capture import Trace, keep
 
+FEW = 4  # channels that are written out
+
 
 @dataclass(frozen=True)
 class Predictor(Pipeline):
@@ -121,7 +123,13 @@ class Predictor(Pipeline):
             found = np.asarray(steps)
             if found.dtype.kind in "biuf":
                 return found.astype(np.float32)
-        raise DataError(f"input {number} {what}; write for example {self.example('')}")
+        raise DataError(f"input {number} {what}; write for example {self._sketch()}")
+
+    def _sketch(self) -> str:
+        """The example as a person reads it, who needs no 88 zeros."""
+        if self.channels <= FEW:
+            return self.example("")
+        return f"[[0, 0, …], [1, 1, …]], {self.channels} numbers a step"
 
     def _as_learnt(self, x: np.ndarray) -> np.ndarray:
         """Scaled and put into order, as the training data was."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
-from regard.config import Recipe
+from regard.config import Recipe, Split
 from regard.data.corpora import doubt
 from regard.data.text import find
 from regard.errors import DataError
@@ -27,10 +28,19 @@ def prepare(
     `say` hears what is begun, `count` how many examples have been stored of it.
     """
     module = import_module(f"regard.prepare.{recipe.task.name}")
+    _look_for_files(recipe, folder)
     if not (folder / "data").exists():
         _doubt(recipe, say)
     found: tuple[Recipe, Task] = module.prepare(recipe, folder, say, count)
     return found
+
+
+def _look_for_files(recipe: Recipe, folder: Path) -> None:
+    """One that is missing is missed before anything is begun; a split that is stored or made needs none."""
+    for split in () if getattr(recipe.data, "made", None) else get_args(Split):
+        if not (folder / "data" / split).exists():
+            for name in getattr(recipe.data, split):
+                find(name)
 
 
 def _doubt(recipe: Recipe, say: Say) -> None:

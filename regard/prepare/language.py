@@ -29,7 +29,7 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     if data.context >= data.longest:
         what = f"data.context = {data.context} leaves nothing to count of windows of data.longest = {data.longest}"
         raise ConfigError(f"{what}; write a smaller one")
-    if task.counted in AHEAD and data.documents != "line":
+    if task.counted in AHEAD and data.documents not in ("line", "every_line"):
         what = f'task.counted = "{task.counted}" is of lines, but data.documents = "{data.documents}"'
         raise ConfigError(f'{what}; write documents = "line"')
     check_metric(recipe, measured(task.counted, _stop(data)))
@@ -98,11 +98,11 @@ def pieces(data: DataConfig, split: Split, bad: BadLines) -> Iterator[Piece]:
         yield from map(Piece, maps.maps(split, data.count if split == "train" else LINES))
         return
     files = [find(name) for name in getattr(data, split)]
-    for path in files:
-        if path.suffix == ".mat":
-            yield from map(Piece, music.chorales(path, split))
-        else:
-            yield from read_text([path], data.documents, bad=bad, on_bad=data.bad_lines)
+    scores = [path for path in files if path.suffix == ".mat"]
+    for path in scores:
+        yield from map(Piece, music.chorales(path, split))
+    texts = [path for path in files if path not in scores]
+    yield from read_text(texts, data.documents, bad=bad, on_bad=data.bad_lines)
 
 
 def _words(data: StreamData) -> Iterator[str]:

@@ -4,6 +4,7 @@ way that a server can.
 
 from __future__ import annotations
 
+import gzip
 import io
 import socket
 import tarfile
@@ -24,7 +25,10 @@ from regard.config import make_recipe
 from regard.data import fetch as fetching
 from regard.data.corpora import CORPORA, Corpus, Download, File, doubt
 from regard.data.fetch import fetch
-from regard.data.text import find
+from regard.data.music import pieces
+from regard.data.numbers import read_idx
+from regard.data.stream import read_text
+from regard.data.text import BadLines, find, raw_lines
 from regard.errors import DataError, RegardError
 from regard.models import schema
 from regard.prepare import prepare
@@ -143,6 +147,7 @@ def test_every_set_says_where_it_comes_from_and_how_one_knows_it(name: str) -> N
     for file in one.files:
         assert file.sha256 is None or len(file.sha256) == 64
         assert file.sha256 is None or (file.size or 2**40) < 50_000_000, "what is hashed at each start is small"
+        assert file.sha256 or file.size or file.least, "something is known of each"
         assert not Path(file.path).is_absolute()
         assert ".." not in file.path
     assert len({file.path for file in one.files}) == len(one.files)
@@ -189,6 +194,61 @@ def test_a_file_that_is_not_the_published_one_is_doubted(tmp_path: Path) -> None
         doubt(f"{tmp_path}/ptb/ptb.train.txt", found)
     )
     assert doubt("mine/ptb.train.txt", found) == "", "of a file of one's own nobody knows"
+
+
+def packed(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)
+
+
+def read_lines(path: Path) -> object:
+    return list(read_text([path], "line", bad=BadLines()))
+
+
+IDX = b"\0\0\x08\1\0\0\0\x63"  # and 99 bytes
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "read", "sentence"),
+    [
+        ("mnist/t10k-images-idx3-ubyte.gz", packed(IDX + bytes(range(99)))[:50], read_idx, r"not a whole \.gz file"),
+        ("mnist/t10k-labels-idx1-ubyte.gz", packed(b"mine"), read_idx, "begins with 6d 69 6e 65, not as an idx"),
+        ("mnist/t10k-labels-idx1-ubyte.gz", packed(IDX + b"ab"), read_idx, "its head says 99 bytes"),
+        ("poly_music/JSB_Chorales.mat", b"MATLAB 5.0", lambda path: pieces(path, "test"), "cannot be read as chorales"),
+        ("ptb/ptb.train.txt", b"", read_lines, "empty"),
+        ("sentence_cls/stsa.binary.dev", b"", lambda path: list(raw_lines(path)), "empty"),
+    ],
+    ids=["half a .gz", "no idx", "half an idx", "half a .mat", "empty stream", "empty lines"],
+)
+def test_a_damaged_file_of_a_set_says_how_to_get_it_again(
+    file: str, data: bytes, read: Callable[[Path], object], sentence: str, tmp_path: Path
+) -> None:
+    name = next(name for name, one in CORPORA.items() if file in [known.path for known in one.files])
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_bytes(data)
+    again = f"it is damaged: remove it, and regard fetch {name} gets it again"
+    with pytest.raises(DataError, match=rf"{file}: {sentence}.*; {again}$"):
+        read(tmp_path / file)
+    mine = (tmp_path / file).rename(tmp_path / Path(file).name)
+    with pytest.raises(DataError, match=f"{mine.name}: {sentence}") as told:
+        read(mine)
+    assert "fetch" not in str(told.value), "of a file of one's own nobody knows"
+
+
+@pytest.mark.parametrize("name", ["wikitext103", "lambada"])
+def test_what_is_much_too_short_is_not_the_set(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Callable[..., str], said: Callable[..., str]
+) -> None:
+    """The hashes of these files are not known; what they are not can be told all the same."""
+    first = CORPORA[name].files[0]
+    for file in CORPORA[name].files:
+        (tmp_path / file.path).parent.mkdir(exist_ok=True)
+        with (tmp_path / file.path).open("wb") as one:
+            one.truncate(file.least)  # takes no room on the disk
+    assert f"{tmp_path} has {name} already, large enough, but no hashes" in said("fetch", name, "--to", tmp_path)
+    (tmp_path / first.path).write_text("= A line =\n", "utf-8")
+    wrong = f"{tmp_path / first.path}: it has 11 bytes, where {first.least:,} or more were wanted"
+    assert told(3, "fetch", name, "--to", tmp_path).startswith(f"{wrong}; it is damaged or another file: remove it")
+    assert doubt(first.path, tmp_path / first.path).startswith(wrong)
 
 
 def test_training_tells_of_such_a_file_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,7 +547,7 @@ def test_the_verb(
     unknown = replace(CORPORA["toy"].downloads[0], files=(File("toy/data.bin"),))
     monkeypatch.setitem(CORPORA, "toy", replace(CORPORA["toy"], downloads=(unknown,)))
     assert main(["fetch", "toy"]) == 0
-    assert "but no hashes of its files are known, and they were not checked" in capsys.readouterr().out
+    assert "but no hashes of its files are known to check them by" in capsys.readouterr().out
     assert main(["fetch"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in CORPORA)

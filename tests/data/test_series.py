@@ -59,7 +59,7 @@ def test_made_splits_counts_and_lengths_are_other_data() -> None:
     assert Made("adding", "train", 50, 30).fingerprint == marks[0]
 
 
-@pytest.mark.parametrize(("task", "least"), [("adding", 2), ("order", 10)])
+@pytest.mark.parametrize(("task", "least"), [("adding", 2), ("copy", 1), ("order", 10)])
 def test_a_made_series_that_is_too_short(task: str, least: int) -> None:
     Made(task, "train", 3, least).batch(np.arange(3))
     with pytest.raises(

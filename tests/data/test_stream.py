@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.config import read_toml
 from regard.data import stream as module
 from regard.data.store import Mapped
 from regard.data.stream import Excerpts, Lanes, Piece, Stream, Windows, in_order, read_text
 from regard.data.text import BadLines
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import ConfigError, DataError
+from regard.recipes import find_recipe
 
 TEXT = "First Citizen:\r\nBefore we  proceed, hear me.\n\n\n\tAll: Äußerst 東京 \u2028 speak!\n"
 KINDS: dict[str, int] = {"char": 200, "bpe": 300, "unigram": 300}
@@ -36,11 +39,6 @@ def counting(tmp_path: Path, count: int, *, end: int = EOS) -> Stream:
 
 def tokens_of(stream: Stream) -> list[int]:
     return stream.read(np.array([0]), len(stream))[0].tolist()
-
-
-def documents_of(stream: Stream, words: Tokenizer) -> list[str]:
-    tokens = np.array(tokens_of(stream))
-    return [words.decode(part) for part in np.split(tokens, np.flatnonzero(tokens == stream.end))]
 
 
 # ---- text in
@@ -66,14 +64,16 @@ def test_a_long_document_is_encoded_as_if_it_were_read_at_once(
     pieces = list(read_text([tmp_path / "text"], "file", bad=BadLines()))
     assert len(pieces) > 20
     assert "".join(piece.text for piece in pieces) == text
-    assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert not any(piece.ends for piece in pieces), "the last file is cut off anywhere"
     assert tokens_of(Stream.build(tmp_path / "s", pieces, words)) == words.encode(text)
+    twice = read_text([tmp_path / "text"] * 2, "file", bad=BadLines())
+    assert tokens_of(Stream.build(tmp_path / "t", twice, words)) == [*words.encode(text), EOS, *words.encode(text)]
 
 
 def test_a_text_without_spaces_is_one_piece_however_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 10)
     (tmp_path / "text").write_text("東京\n" * 50, "utf-8")
-    assert list(read_text([tmp_path / "text"], "file", bad=BadLines())) == [Piece("東京\n" * 50)]
+    assert list(read_text([tmp_path / "text"], "file", bad=BadLines())) == [Piece("東京\n" * 50, ends=False)]
 
 
 @pytest.mark.parametrize(
@@ -81,26 +81,47 @@ def test_a_text_without_spaces_is_one_piece_however_long(tmp_path: Path, monkeyp
     [
         ("file", ["one\ntwo\n\n \nthree\n", "four"]),
         ("line", ["one", "two", "three", "four"]),
+        ("every_line", ["one", "two", "", " ", "three", "four"]),
         ("blank", ["one\ntwo\n", "three\n", "four"]),
         ("spelt", ["one<eos>two<eos><eos> <eos>three<eos>", "four"]),
     ],
 )
 def test_what_a_document_is(documents: Any, found: list[str], tmp_path: Path) -> None:
-    """A byte order mark is no text; an end mark stands between two documents."""
+    """A byte order mark is no text; an end mark stands after each document, but not after the last file."""
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\ntwo\n\n \nthree\n")
     (tmp_path / "b.xz").write_bytes(lzma.compress(b"four"))
     words = tokenizer("char", "one two three four <eos>\n")
     pieces = list(read_text([tmp_path / "a", tmp_path / "b.xz"], documents, bad=BadLines()))
     assert [piece.text for piece in pieces] == found
     stream = Stream.build(tmp_path / "s", pieces, words)
-    assert documents_of(stream, words) == found
-    assert tokens_of(stream).count(EOS) == len(found) - 1
+    assert [words.decode(ids) for ids in stream.documents()] == found
+    assert tokens_of(stream).count(EOS) == len(found) - (documents in ("file", "spelt"))
+
+
+@pytest.mark.parametrize(
+    ("file", "recipe", "count"),
+    [
+        pytest.param("ptb/ptb.train.txt", "tcn-ptb", 929_589, marks=pytest.mark.data("ptb")),
+        pytest.param("ptb/ptb.test.txt", "tcn-ptb", 82_430, marks=pytest.mark.data("ptb")),
+        pytest.param("wikitext2/wiki.test.tokens", "tcn-wikitext103", 245_569, marks=pytest.mark.data("wikitext2")),
+    ],
+)
+def test_words_are_as_many_as_published(
+    file: str, recipe: str, count: int, tmp_path: Path, data_dir: Callable[[str], Path]
+) -> None:
+    """A line is its words and an end mark; and when it is measured, every token is counted but the first."""
+    folder, name = file.split("/")
+    path, documents = data_dir(folder) / name, read_toml(find_recipe(recipe))["data"]["documents"]
+    words = Tokenizer.train(path.read_text("utf-8").splitlines(), kind="word", size=50_000)
+    stream = Stream.build(tmp_path / "s", read_text([path], documents, bad=BadLines()), words)
+    assert len(stream) == count
+    assert sum(batch.tokens for batch in in_order(stream, window=80, tokens=8000, context=40)) == count - 1
 
 
 def test_bad_lines_are_counted_or_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"good\nb\xffd\ngood\n")
     bad = BadLines()
-    assert list(read_text([tmp_path / "text"], "file", bad=bad)) == [Piece("good\ngood\n")]
+    assert list(read_text([tmp_path / "text"], "file", bad=bad)) == [Piece("good\ngood\n", ends=False)]
     assert str(bad) == "1 of 3 lines skipped: 1 not UTF-8 (line 2)"
     with pytest.raises(DataError, match=r"text, line 2: not UTF-8 at byte 1 of the line; mend it, or set data.bad_l"):
         list(read_text([tmp_path / "text"], "file", bad=BadLines(), on_bad="refuse"))
@@ -148,8 +169,9 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         (folder / "stream.json").write_text(json.dumps(about | values))
 
     for name, harm, sentence in (
-        ("format", lambda f: rewrite(f, format=9), "stream of format 9 where 1 was wanted; delete the folder"),
-        ("count", lambda f: rewrite(f, tokens=3), "7 tokens where stream.json has 3; delete the folder"),
+        ("format", lambda f: rewrite(f, format=9), "stream of format 9 where 2 was wanted; delete the folder"),
+        ("before", lambda f: rewrite(f, format=1), "stream of format 1 where 2 was wanted; delete the folder"),
+        ("count", lambda f: rewrite(f, tokens=3), "8 tokens where stream.json has 3; delete the folder"),
         ("json", lambda f: (f / "stream.json").write_text("{"), "cannot be read as a stream of tokens"),
         ("missing", lambda f: (f / "tokens").unlink(), "tokens: no such file, so this is no stream of tokens"),
     ):
@@ -221,7 +243,7 @@ def test_a_document_is_read_from_the_end_mark_before_it(tmp_path: Path) -> None:
     stream = Stream.build(tmp_path / "s", map(Piece, ["ab", "c", "abc"]), words)
     (batch,) = in_order(stream, window=9, tokens=9, apart=True)
     assert batch.documents is not None
-    assert batch.documents.tolist() == [[0, 0, 1, 1, 2, 2, 2]]
+    assert batch.documents.tolist() == [[0, 0, 1, 1, 2, 2, 2, 2]]
     assert (batch.text[0, :-1] == EOS).nonzero().flatten().tolist() == [2, 4]
     assert next(in_order(stream, window=9, tokens=9)).documents is None
 
@@ -335,4 +357,6 @@ def test_parts_and_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bl
     words, lines = tokenizer("char", "abc"), ["ab", "c", "", "abc"]
     stream = Stream.build(tmp_path / "s", map(Piece, lines), words)
     assert [words.decode(ids) for ids in stream.documents()] == lines
-    assert [words.decode(ids) for ids in stream.split(0.5)[1].documents()] == ["", "", "abc"]
+    assert [words.decode(ids) for ids in stream.split(0.5)[1].documents()] == ["", "abc"]
+    assert [words.decode(ids) for ids in stream.split(0.5)[0].documents()] == lines[:2]
+    assert [words.decode(ids) for ids in stream.split(0.2)[0].documents()] == [*lines[:3], "ab"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.config import make_recipe
-from regard.data.synthetic import LETTERS, Split, adding, copies, copy_memory, order, split_of
+from regard.data.synthetic import LETTERS, Drawn, Split, adding, copies, copy_memory, order, split_of
+from regard.errors import ConfigError
 from regard.models import schema
 from regard.prepare import prepare
 
@@ -144,6 +146,17 @@ def test_the_order_of_two_symbols_is_the_label(length: int) -> None:
         assert tenth <= first < 2 * tenth
         assert 5 * tenth <= second < 6 * tenth
         assert label == 2 * (row[first] == 5) + (row[second] == 5)
+
+
+@pytest.mark.parametrize(
+    ("draw", "task", "least"), [(adding, "adding", 2), (copy_memory, "copy", 1), (order, "order", 10)]
+)
+def test_a_series_too_short_for_what_is_asked_is_refused(draw: Callable[..., Drawn], task: str, least: int) -> None:
+    draw("train", np.arange(3), least)
+    for length in (least - 1, -5):
+        sentence = rf'data\.length = {length} is too short for made = "{task}"; write {least} or more'
+        with pytest.raises(ConfigError, match=sentence):
+            draw("train", np.arange(3), length)
 
 
 def test_series_are_drawn_in_no_time() -> None:

@@ -93,7 +93,7 @@ def total(loss: Loss) -> float:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_lane_read_window_by_window_is_the_lane_read_at_once(letters: Tokenizer, stream: Stream, apart: bool) -> None:
-    model = lstm(letters.size)
+    model = lstm(letters.size).double()  # it is loud, and roundings grow from step to step
     task = task_of(letters, stream, apart=apart)
     steps = task.windows.steps()  # type: ignore[attr-defined]
     batches = [task.batch("train", step) for step in range(steps)]
@@ -406,10 +406,11 @@ def test_the_official_last_word_is_asked_for_after_it_was_read(words: Tokenizer,
 def test_a_line_is_cut_at_its_beginning_where_a_model_cannot_read_it_all(words: Tokenizer, tmp_path: Path) -> None:
     text = Stream.build(tmp_path / "s", [Piece(" ".join(LINES))], words)
     model = transformer(words.size, context=4)
-    ids = tokens_of(text)
+    (line,) = text.documents()
+    ids = line.tolist()
     found = last_word.measure(model, words, text)
     assert found["loss"] == pytest.approx(one_pass(model, ids[-5:])[-1], rel=1e-5)
     official = last_word.measure(model, words, text, ahead=0)
     assert official["loss"] == pytest.approx(one_pass(model, [*ids[-4:], ids[-1]])[-1], rel=1e-5)
-    with pytest.raises(DataError, match="has 1 tokens and no line, so no last word; give lines of text"):
+    with pytest.raises(DataError, match="has 2 tokens and no line, so no last word; give lines of text"):
         last_word.measure(model, words, Stream.build(tmp_path / "n", map(Piece, ["", ""]), words))
