@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from threading import Lock
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -99,6 +101,11 @@ class Captured:
     def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
         own = memo[id(self.model)]  # a copy of the model has weights of its own
         return Captured(own, self.record, self.every, self.kernels)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Saved with its model, without what was captured; kernels are a module, which is known by its name."""
+        kernels = self.kernels.__name__ if isinstance(self.kernels, ModuleType) else self.kernels
+        return _again, (self.model, self.record, self.every, kernels)
 
     @property
     def bytes(self) -> int:
@@ -262,6 +269,10 @@ class Captured:
             self.sources.forget()
             self.prompts.forget()
             self.marks = found
+
+
+def _again(model: Autoregressive, record: Record, every: int, kernels: Any) -> Captured:
+    return Captured(model, record, every, import_module(kernels) if isinstance(kernels, str) else kernels)
 
 
 def capture(model: M, record: Record = captured, every: int = EVERY, kernels: Kernels | None = None) -> M:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from regard.decode.desk import Desk
 from regard.decode.filters import Filter, at_least, min_p, never, no_repeat, temperature, top_k, top_p
 from regard.decode.prompt import Act, Places, Prompt, Replay, roomy
 from regard.decode.standing import Standing, tensors
+from regard.fast import narrow
 from regard.models import gpt, recurrent, seq2seq, tcn, transformer
 
 DEVICE = torch.device(os.environ.get("REGARD_DEVICE", "cpu"))
@@ -402,6 +404,18 @@ def test_a_captured_model_is_asked_as_any_other() -> None:
     assert twin.step.model is twin
     with torch.inference_mode():
         torch.testing.assert_close(model.step(prompt, start())[0], twin.step(prompt, start())[0])
+
+
+def test_a_captured_model_can_be_saved_whole() -> None:
+    model = capture(make("transformer"), RECORD, kernels=narrow)
+    start, prompt = beginning(model, random.Random(7), 3)
+    wanted = greedy(model.step, start(), prompt, eos=EOS, limit=9)
+    again = pickle.loads(pickle.dumps(model))
+    assert isinstance(again.step, Captured)
+    assert again.step.model is again
+    assert again.start.__self__ is again.step
+    assert again.step.kernels is narrow
+    agree(greedy(again.step, start(), prompt, eos=EOS, limit=9), wanted)
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="there it is captured")
