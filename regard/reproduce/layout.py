@@ -60,9 +60,18 @@ def _beside(row: Row, part: Part) -> str:
 
 def measured(row: Row, part: Part) -> str:
     """Mean ± standard deviation of what a task is measured by."""
-    form = MEASURED.get(part.measure, SIGNIFICANT)
     mean, spread = row.mean(part.measure), row.spread(part.measure)
-    return "" if mean is None else form.format(mean) + (f" ± {form.format(spread)}" if spread is not None else "")
+    if mean is None:
+        return ""
+    told = MEASURED.get(part.measure, SIGNIFICANT).format(mean)
+    return told if spread is None else f"{told} ± {_alike(spread, told)}"
+
+
+def _alike(spread: float, told: str) -> str:
+    """With the decimals of the mean that was told, and with its power of ten where it has one."""
+    figures, mark, power = told.partition("e")
+    decimals = len(figures.partition(".")[2])
+    return f"{spread / 10 ** int(power or 0):.{decimals}f}{mark}{power}"
 
 
 def _cost(part: Part, row: Row) -> list[str]:

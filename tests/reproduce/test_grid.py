@@ -19,9 +19,9 @@ from regard.config import merge
 from regard.errors import ConfigError, DataError
 from regard.models import build, schema
 from regard.reproduce import STUDIES
-from regard.reproduce.layout import by_part
+from regard.reproduce.layout import by_part, measured
 from regard.reproduce.plot import panels
-from regard.reproduce.results import Row, read
+from regard.reproduce.results import Found, Row, read
 from regard.reproduce.study import Cell, Job, Own, Part, Published, Study
 from regard.reproduce.table import as_json, markdown, print_table, write_table
 from regard.reproduce.tcn import TCN
@@ -250,6 +250,21 @@ def test_tasks_are_lines_and_models_are_columns(made: Made) -> None:
     ]  # fmt: skip
     assert [line[6] for line in costs[1:]] == ["2", "2", "2", "1 of 2"]
     assert {line[5] for line in costs[1:]} == {"2"}
+
+
+@pytest.mark.parametrize(
+    ("measure", "values", "told"),
+    [
+        ("loss", (11.464, 11.736), "11.6 ± 0.2"),
+        ("loss", (0.000157, 0.000179), "0.000168 ± 0.000016"),
+        ("loss", (1.2e-9, 1.4e-9), "1.30e-09 ± 0.14e-09"),
+        ("loss", (8.2,), "8.20"),
+        ("accuracy", (99.0, 99.2), "99.10 ± 0.14"),
+    ],
+)
+def test_a_spread_has_the_decimals_of_its_mean(measure: str, values: tuple[float, ...], told: str) -> None:
+    found = {i: Found({measure: {"value": value, "definition": ""}}, "cpu", 1) for i, value in enumerate(values)}
+    assert measured(Row(Cell("any"), (0, 1), found), Part("any", "any", measure)) == told
 
 
 def test_the_notes_say_what_is_measured_what_is_missing_and_who_published(made: Made) -> None:
