@@ -188,13 +188,17 @@ class Study:
         return replace(self, parts=self.quick_parts, columns=names, seeds=self.seeds[:1], asked=(QUICK,))
 
     def only(self, cells: Sequence[str] = (), parts: Sequence[str] = ()) -> Study:
-        """The table with these cells and parts, in its own order; with all of them where none is named."""
-        some, left = _named("cells", self.cells, cells), _named("parts", self.parts, parts)
-        gone = {part.name for part in self.parts} - {part.name for part in left}
-        columns = tuple(name for name in self.columns if name not in gone)
+        """The table with these cells and parts, in its own order; with all of them where none is named. A part that
+        only the table for little time has can be named too."""
+        every = {part.name: part for part in (*self.parts, *self.quick_parts)}
+        some, left = _named("cells", self.cells, cells), self.parts
+        if parts:
+            left = _named("parts", tuple(every.values()), parts)
+        names = [part.name for part in left]
+        columns = tuple(name for name in dict.fromkeys((*self.columns, *names)) if name not in every or name in names)
         usual = self.quick if QUICK in self.asked else ()
         chosen = tuple(cell.name for cell in some) if tuple(cells) != usual else ()
-        asked = (*self.asked, *chosen, *(part.name for part in left if parts))
+        asked = (*self.asked, *chosen, *(names if parts else ()))
         return replace(self, cells=some, parts=left, columns=columns, asked=asked)
 
     def jobs(self, seeds: Sequence[int], out: Path, train: Mapping[str, Any]) -> Iterator[Job]:

@@ -335,6 +335,16 @@ def test_the_verb_takes_parts_and_a_quick_table_has_its_own(
     assert "--parts: no part 'sum' in this table; did you mean 'sums'?" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_part_of_the_quick_table_can_be_asked_for_alone() -> None:
+    (job,) = jobs_of(TABLE, cells=["tcn"], parts=["copy-500"])
+    (quick,) = jobs_of(TABLE.brief(), cells=["tcn"], parts=["copy-500"])
+    assert job == quick
+    some = TABLE.only(parts=["copy-500", "jsb"])
+    assert some.columns == tuple(part.name for part in some.parts) == ("jsb", "copy-500")
+    assert some.asked == ("jsb", "copy-500")
+    assert "copy-500" not in TABLE.only(["tcn"]).columns
+
+
 def test_a_table_without_parts_has_none_to_choose() -> None:
     with pytest.raises(ConfigError, match="--parts: no part 'x' in this table; known: none"):
         STUDIES["dna"]["splice"].only(parts=["x"])
