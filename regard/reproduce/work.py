@@ -25,6 +25,7 @@ from regard.training.stop import Stop, Stopped
 # Not the cell's, but the machine's, the folder's or the data's.
 OPEN = {"train.device", "train.begin", "data.labels", *(f"model.{name}" for name in DECIDED)}
 PAUSE = 0.2  # seconds between looks at the processes
+GO_ON = "; every run is saved, and the same command goes on"
 
 
 def work(jobs: Sequence[Job], console: Console, *, at_once: int = 1) -> list[Job]:
@@ -89,8 +90,8 @@ def _here(jobs: Sequence[Job], console: Console) -> list[Job]:
         console.print(f"\n[bold]{job.name}[/] ({number} of {len(jobs)})")
         try:
             _finish(job, console)
-        except Stopped:
-            raise
+        except Stopped as stopped:
+            raise Stopped(stopped.reason, GO_ON, stopped.code) from None
         except RegardError as error:
             console.print(f"{job.name} failed: {error}", markup=False, soft_wrap=True)
             failed.append(job)
@@ -126,7 +127,7 @@ def _elsewhere(jobs: Sequence[Job], console: Console, at_once: int) -> list[Job]
             for _, process in working:
                 process.wait()
     if stop.asked:
-        raise Stopped(f"stopped by {stop.reason}; every run is saved, and the same command goes on", stop.code)
+        raise Stopped(stop.reason, GO_ON, stop.code)
     return failed
 
 
