@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 from pydantic import Field
@@ -57,6 +58,7 @@ def reproduce(argv: list[str]) -> None:
     if options.show:
         print_table(study, read(study, jobs), out)
         return
+    _check_place(options.device, folder)
     for job in jobs:
         check(job)
     failed = work(jobs, out, at_once=options.side_by_side)
@@ -66,3 +68,15 @@ def reproduce(argv: list[str]) -> None:
     if failed:
         names = "; ".join(job.name for job in failed)
         raise RegardError(f"{len(failed)} of {len(jobs)} runs failed: {names}; the same command tries them again")
+
+
+def _check_place(device: str, folder: Path) -> None:
+    """What would fail each run is a mistake of the command, and told before the first. Nothing is left of the trial."""
+    from regard.device import find_device
+
+    find_device(device)
+    try:
+        with TemporaryFile(dir=next(place for place in (folder, *folder.absolute().parents) if place.exists())):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--out: {folder} cannot be written: {error.strerror}; name another folder") from None
