@@ -11,7 +11,7 @@ from pydantic import Field
 from regard.cli.flags import arguments
 from regard.cli.shared import out
 from regard.config import Config
-from regard.errors import ConfigError, RegardError
+from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.reproduce import STUDIES, find_study
 
 
@@ -68,6 +68,9 @@ def reproduce(argv: list[str]) -> None:
     if failed:
         names = "; ".join(job.name for job in failed)
         raise RegardError(f"{len(failed)} of {len(jobs)} runs failed: {names}; the same command tries them again")
+    if damaged := [text for row in rows for one in (row, *row.each.values()) for text in one.damaged]:
+        what = f"{len(damaged)} of {len(jobs)} runs are damaged and were left as they are"
+        raise CheckpointError(f"{what}; what is written below the table names their files")
 
 
 def _check_place(device: str, folder: Path) -> None:

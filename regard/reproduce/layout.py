@@ -116,7 +116,7 @@ def _count(row: Row, name: str) -> str:
 
 def absent(row: Row) -> str:
     """Why there is no figure."""
-    return row.begun or ("no data" if row.missing else "not run")
+    return "damaged" if row.damaged else row.begun or ("no data" if row.missing else "not run")
 
 
 def _published(row: Row) -> str:

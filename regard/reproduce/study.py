@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from regard.config import Recipe, Split, make_recipe, merge, read_toml
-from regard.errors import ConfigError, DataError, nearest
+from regard.errors import CheckpointError, ConfigError, DataError, nearest
 from regard.recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -151,8 +151,31 @@ class Job:
 
 def evaluation(folder: Path) -> Report:
     """What the run measured of its test split."""
-    found: Report = json.loads((folder / "evaluation.json").read_text("utf-8"))
+    return read_report(folder / "evaluation.json")
+
+
+def read_report(path: Path) -> Report:
+    found = read_json(path)
+    if not isinstance(found, dict) or not all(map(_is_measure, found.values())):
+        raise damaged(path, "it is no table of measures with value and definition")
     return found
+
+
+def _is_measure(told: Any) -> bool:
+    return isinstance(told, dict) and isinstance(told.get("value"), int | float) and "definition" in told
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise damaged(path, str(error)) from None
+
+
+def damaged(path: Path, why: str) -> CheckpointError:
+    """Of a file of a run that cannot be used."""
+    mend = f"put a good copy back, or remove {path.parent}, and the same command makes it anew"
+    return CheckpointError(f"{path} cannot be used: {why}; {mend}")
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,8 @@ def markdown(study: Study, rows: Sequence[Row]) -> str:
 
 
 def notes(study: Study, rows: Sequence[Row], sheet: Sheet) -> list[str]:
-    """What each column is, where it was measured, what is missing, what was made otherwise, where published figures are
-    from, and what else."""
+    """What each column is, where it was measured, what is missing, damaged or made otherwise, where published figures
+    are from, and what else."""
     found = [found for row in rows for found in row.found.values()]
     columns = _names_by_text(
         (short(name), one.report[name]["definition"]) for name in study.columns for one in found if name in one.report
@@ -77,7 +77,7 @@ def notes(study: Study, rows: Sequence[Row], sheet: Sheet) -> list[str]:
         *(f"{names}: {text}" for text, names in columns.items()),
         *sheet.notes,
         *(f"no data: {name} is missing; {whence(name)}".rstrip("; ") for name in missing),
-        *dict.fromkeys(text for row in every for text in row.others),
+        *dict.fromkeys(text for row in every for text in (*row.damaged, *row.others)),
         *(f"published, {names}: {text}" for text, names in sources.items()),
         *study.notes,
     ]
@@ -117,5 +117,6 @@ def _cell(row: Row) -> dict[str, object]:
         "published": {**asdict(published), "value": published.value} if published else None,
         "missing": row.missing,
         "begun": row.begun,
+        "damaged": row.damaged,
         "parts": {name: _cell(one) for name, one in row.each.items()},
     }

@@ -16,7 +16,7 @@ from regard import run
 from regard.config import Recipe, write_toml
 from regard.data.text import find
 from regard.disk import write
-from regard.errors import ConfigError, RegardError
+from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.pipeline import read_run
 from regard.prepare.shared import DECIDED
 from regard.reproduce.study import Job
@@ -30,7 +30,7 @@ GO_ON = "; every run is saved, and the same command goes on"
 
 def work(jobs: Sequence[Job], console: Console, *, at_once: int = 1) -> list[Job]:
     """Brings every run to its end, one after another here or several at a time elsewhere; gives those that failed."""
-    waiting = _possible(jobs, console)
+    waiting = _possible(_whole(jobs, console), console)
     first = [job for job in _begun_with(waiting) if not job.finished]
     _bring(first, console, at_once)
     ready = [job for job in waiting if job.begins is None or job.begins.finished]
@@ -39,6 +39,15 @@ def work(jobs: Sequence[Job], console: Console, *, at_once: int = 1) -> list[Job
 
 def _begun_with(jobs: Iterable[Job]) -> Iterable[Job]:
     return {job.begins.folder: job.begins for job in jobs if job.begins is not None}.values()
+
+
+def _whole(jobs: Sequence[Job], console: Console) -> list[Job]:
+    """Those whose folders can be read; of the others it is told, and they are left as they are."""
+    found = [(job, damage(job)) for job in jobs]
+    for job, why in found:
+        if why:
+            console.print(f"left out: {job.name}, which is damaged: {why}", markup=False, soft_wrap=True)
+    return [job for job, why in found if not why]
 
 
 def _possible(jobs: Sequence[Job], console: Console) -> list[Job]:
@@ -55,8 +64,18 @@ def check(job: Job) -> None:
     """Its recipe can be; and a run with other settings is not this cell, whatever its folder is called."""
     if job.begins is not None:
         check(job.begins)
-    if found := difference(job):
+    if not damage(job) and (found := difference(job)):
         raise ConfigError(f"{job.folder} was {found}; choose another folder with --out")
+
+
+def damage(job: Job) -> str:
+    """Why the recipe of this folder, or of the one that it begins with, cannot be read; nothing where it can."""
+    try:
+        if job.begun:
+            read_run(job.folder)
+    except CheckpointError as error:
+        return str(error)
+    return damage(job.begins) if job.begins is not None else ""
 
 
 def difference(job: Job) -> str:

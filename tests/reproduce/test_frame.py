@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -219,6 +220,57 @@ def test_a_run_with_other_settings_is_not_taken_for_this_cell(made: Made) -> Non
     other = replace(jobs_of(study, out, "narrow")[0], values={"system": "seq2seq", "data": {"made": "spoken"}})
     with pytest.raises(ConfigError, match="made with system = 'transformer', but 'seq2seq' is asked for"):
         check(other)
+
+
+DAMAGES = {
+    "evaluation.json": ("{", "[]", '{"loss": 3}', '{"loss": {"value": "low", "definition": ""}}'),
+    "metrics.jsonl": ("", "3", '{"step": 6}'),
+    "env.json": ("", "[]", "{}"),
+    "recipe.toml": ("", "system = [", 'format = 1\nsystem = "nothing"'),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, some in DAMAGES.items() for text in some])
+def test_a_damaged_run_is_told_with_its_file_and_holds_up_no_other(
+    made: Made, tmp_path: Path, name: str, text: str
+) -> None:
+    study, _, out = made
+    shutil.copytree(out, tmp_path / "out")
+    narrow, wide = jobs = jobs_of(study, tmp_path / "out", "narrow", "wide")
+    (narrow.folder / name).write_text(text, "utf-8")
+    for job in jobs:
+        check(job)
+    work(jobs, Console(quiet=True))
+    (bad, good), printed = read(study, jobs), io.StringIO()
+    assert absent(bad) == "damaged"
+    assert not bad.found
+    assert good.found
+    (sentence,) = bad.damaged
+    assert sentence.startswith(f"narrow, seed 0: {narrow.folder}")
+    assert name in sentence
+    print_table(study, [bad, good], Console(file=printed, width=500))
+    assert f"- {sentence}\n" in printed.getvalue()
+    assert json.loads(json.dumps(as_json(study, [bad, good])))["cells"][0]["damaged"] == [sentence]
+    assert (wide.folder / "evaluation.json").exists()
+
+
+def test_the_verb_goes_on_beside_a_damaged_run(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, _, out = made
+    monkeypatch.setitem(STUDIES, "widths", {"spoken": study})
+    shutil.copytree(out, tmp_path / "out")
+    bad, other = jobs_of(study, tmp_path / "out", "narrow", "wide")
+    (bad.folder / "recipe.toml").write_text("system = [", "utf-8")
+    shutil.rmtree(other.folder)
+    words = ["reproduce", "widths", "--cells", "narrow", "wide", "--seeds", "0", "--out", str(tmp_path / "out")]
+    assert main([*words, "--show"]) == 0
+    assert capsys.readouterr().out.count("damaged") == 1
+    assert main([*words, "--device", "cpu"]) == 4
+    assert other.finished
+    printed = capsys.readouterr()
+    assert f"left out: narrow, seed 0, which is damaged: {bad.folder} has a recipe.toml that cannot" in printed.out
+    assert "1 of 2 runs are damaged and were left as they are; what is written below the table" in printed.err
 
 
 def test_a_cell_that_is_not_known_is_answered_with_the_nearest(study: Study) -> None:
