@@ -18,6 +18,7 @@ FORMS = {
 }  # fmt: skip
 MEASURED = {"accuracy": FINE, "perplexity": FINE, "bits": "{:.3f}"}  # of tasks; losses span seven orders of magnitude
 SIGNIFICANT = "{:#.3g}"
+DOUBTED = "†"  # a figure of other data than the published; what it is stands below
 
 Lines = list[list[str]]
 
@@ -33,10 +34,10 @@ class Sheet:
 def by_cell(study: Study, rows: Sequence[Row]) -> Sheet:
     """A line for each cell; one that was not run says so."""
     head = ["cell", *map(short, study.columns), "seeds", "published"]
-    lines = [
-        [row.cell.name, *(figure(row, name) for name in study.columns), _seeds(study, row), _published(row)]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        figures = [figure(row, name) for name in study.columns]
+        lines.append([doubted(row.cell.name, row), *figures, _seeds(study, row), _published(row)])
     whole = any(row.cell.published for row in rows)
     found = [found for row in rows for found in row.found.values()]
     made = dict.fromkeys(f"{one.steps:,} steps on {one.device}" for one in found)
@@ -54,8 +55,12 @@ def by_part(study: Study, rows: Sequence[Row]) -> Sheet:
 
 
 def _beside(row: Row, part: Part) -> str:
-    ours = measured(row, part) or absent(row)
+    ours = doubted(measured(row, part), row) or absent(row)
     return ours + (f" ({row.cell.published.printed})" if row.cell.published else "")
+
+
+def doubted(text: str, row: Row) -> str:
+    return f"{text}{DOUBTED}" if row.doubts else text
 
 
 def measured(row: Row, part: Part) -> str:

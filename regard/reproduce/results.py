@@ -13,6 +13,7 @@ import torch
 from regard.errors import RegardError
 from regard.models import build
 from regard.pipeline import read_run
+from regard.prepare import DOUBTS
 from regard.reproduce.study import AVERAGE, Cell, Job, Report, Study, damaged, read_json
 from regard.reproduce.work import difference
 from regard.training import checkpoint
@@ -28,6 +29,8 @@ class Found:
     report: Report
     device: str
     steps: int
+    doubts: tuple[str, ...] = ()
+    """Which of its files are not the published ones."""
 
     @cached_property
     def numbers(self) -> dict[str, float]:
@@ -53,6 +56,10 @@ class Row:
     """What is to be said of runs with other settings than the table's."""
     each: dict[str, Row] = field(default_factory=dict)
     """The same on one part alone, by its name."""
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(text for found in self.found.values() for text in found.doubts))
 
     def values(self, name: str) -> list[float]:
         return [found.numbers[name] for found in self.found.values() if name in found.numbers]
@@ -94,8 +101,7 @@ def _row(study: Study, cell: Cell, jobs: Sequence[Job]) -> Row:
 
 
 def _others(job: Job) -> list[str]:
-    every = [one for one in (job, job.begins) if one is not None]
-    return [f"{one.name}: {text}" for one in every if (text := difference(one))]
+    return [f"{one.name}: {text}" for one in job.with_first() if (text := difference(one))]
 
 
 def _progress(job: Job) -> str:
@@ -124,7 +130,8 @@ def _together(study: Study, each: dict[str, Found]) -> Found:
         first, *_ = (one.report[cost] for one in each.values())
         report[cost] = {**first, "value": sum(one.report[cost]["value"] for one in each.values())}
     device = ", ".join(dict.fromkeys(one.device for one in each.values()))
-    return Found(report, device, sum(one.steps for one in each.values()))
+    doubts = tuple(dict.fromkeys(text for one in each.values() for text in one.doubts))
+    return Found(report, device, sum(one.steps for one in each.values()), doubts)
 
 
 def _read(study: Study, job: Job) -> Found:
@@ -133,7 +140,8 @@ def _read(study: Study, job: Job) -> Found:
     if measure and measure not in report:
         raise damaged(folder / "evaluation.json", f"it does not tell the {measure}")
     last = _last_line(folder / "metrics.jsonl")
-    return Found({**report, **_costs(folder, last)}, _device(folder / "env.json"), last["step"])
+    doubts = tuple(text for one in job.with_first() for text in _doubts(one.folder / DOUBTS))
+    return Found({**report, **_costs(folder, last)}, _device(folder / "env.json"), last["step"], doubts)
 
 
 def _last_line(path: Path) -> Line:
@@ -149,6 +157,13 @@ def _device(path: Path) -> str:
     if not isinstance(environment, dict) or "device" not in environment:
         raise damaged(path, "it does not tell the device")
     return str(environment["device"])
+
+
+def _doubts(path: Path) -> list[str]:
+    doubts = read_json(path) if path.exists() else []
+    if not isinstance(doubts, list):
+        raise damaged(path, "it is no list of sentences")
+    return list(map(str, doubts))
 
 
 def _costs(folder: Path, last: Line) -> Report:

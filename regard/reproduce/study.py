@@ -107,6 +107,10 @@ class Job:
     def name(self) -> str:
         return ", ".join(filter(None, (self.cell.name, self.part.name, f"seed {self.seed}")))
 
+    def with_first(self) -> list[Job]:
+        """And the one that it begins with."""
+        return [self, self.begins] if self.begins is not None else [self]
+
     @property
     def begun(self) -> bool:
         return (self.folder / "recipe.toml").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from regard.cli import main
 from regard.config import merge
 from regard.errors import ConfigError, DataError
 from regard.models import build, schema
+from regard.prepare import DOUBTS
 from regard.reproduce import STUDIES
-from regard.reproduce.layout import by_part, measured
+from regard.reproduce.layout import by_cell, by_part, measured
 from regard.reproduce.plot import panels
 from regard.reproduce.results import Found, Row, read
 from regard.reproduce.study import Cell, Job, Own, Part, Published, Study
@@ -293,6 +295,21 @@ def test_the_forms_agree_and_the_picture_has_a_panel_for_each_task(made: Made) -
     assert told["cells"][1]["parts"]["gone"]["published"]["value"] == 99.0
     drawn = (out / "table.svg").read_text("utf-8")
     assert all(word in drawn for word in ("Sums, loss ↓", "copies, accuracy ↑", "Digits, accuracy ↑", "lstm", "hollow"))
+
+
+def test_a_figure_of_other_data_than_the_published_is_marked(made: Made, tmp_path: Path) -> None:
+    study, _, out, _ = made
+    shutil.copytree(out / "lstm", tmp_path / "lstm")
+    wrong = "sums.mat: it has 5 bytes, where 9 were wanted, so it is not the published file of sums"
+    (tmp_path / "lstm" / "sums" / "seed-1" / DOUBTS).write_text(json.dumps([wrong]), "utf-8")
+    some = study.only(["lstm"], ["sums", "copies"])
+    rows = read(some, list(some.jobs(study.seeds, tmp_path, {})))
+    (_, sums), (_, copies) = by_part(some, rows).tables[0][1:]
+    assert sums.endswith("† (0.164)")
+    assert "†" not in copies
+    assert f"- † lstm: {wrong}" in markdown(some, rows).splitlines()
+    assert as_json(some, rows)["cells"][0]["parts"]["sums"]["doubts"] == (wrong,)  # type: ignore[index]
+    assert by_cell(some, rows).tables[0][1][0] == "lstm†"
 
 
 def test_a_part_of_a_table_has_files_of_its_own(made: Made, tmp_path: Path) -> None:
