@@ -140,7 +140,7 @@ TASKS = (
 SHORTER = {
     "data": {"length": 500},
     "model": {"levels": 9, "kernel": 6},
-    "train": {"steps": 1200, "rows": 16, "evaluate_every": 400},
+    "train": {"steps": 1200, "rows": 16, "evaluate_every": 400, "threads": 1},
 }
 SHORT = replace(
     COPY, theirs=(None,) * 4, units=(50, 57, 97), transformer=(12, 2, 520),

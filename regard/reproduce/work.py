@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from regard import run
@@ -23,7 +24,7 @@ from regard.reproduce.study import Job
 from regard.training.stop import Stop, Stopped
 
 # Not the cell's, but the machine's, the folder's or the data's.
-OPEN = {"train.device", "train.begin", "data.labels", *(f"model.{name}" for name in DECIDED)}
+OPEN = {"train.device", "train.threads", "train.begin", "data.labels", *(f"model.{name}" for name in DECIDED)}
 PAUSE = 0.2  # seconds between looks at the processes
 GO_ON = "; every run is saved, and the same command goes on"
 
@@ -35,6 +36,22 @@ def work(jobs: Sequence[Job], console: Console, *, at_once: int = 1) -> list[Job
     _bring(first, console, at_once)
     ready = [job for job in waiting if job.begins is None or job.begins.finished]
     return [job for job in waiting if job not in ready] + _bring(ready, console, at_once)
+
+
+def room(jobs: Sequence[Job]) -> int:
+    """How many of these runs go at a time on a CPU: as many as it has cores for, where each says how many threads it
+    has, else one."""
+    threads = [_threads(job) for job in jobs if not job.finished]
+    return max(1, min(len(threads), _cores() // max(threads))) if threads and all(threads) else 1
+
+
+def _threads(job: Job) -> int:
+    """0 where PyTorch chooses."""
+    return int(job.values.get("train", {}).get("threads", 0))
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
 
 
 def _begun_with(jobs: Iterable[Job]) -> Iterable[Job]:
@@ -118,10 +135,14 @@ def _here(jobs: Sequence[Job], console: Console) -> list[Job]:
 
 
 def _finish(job: Job, console: Console) -> None:
-    if job.begun:
-        run.resume(job.folder, console)
-    else:
-        run.start(job.recipe(), job.folder, console)
+    threads = torch.get_num_threads()
+    try:
+        if job.begun:
+            run.resume(job.folder, console)
+        else:
+            run.start(job.recipe(), job.folder, console)
+    finally:
+        torch.set_num_threads(threads)  # those of one run are not the next one's
 
 
 def _elsewhere(jobs: Sequence[Job], console: Console, at_once: int) -> list[Job]:
@@ -156,7 +177,7 @@ def _begin(job: Job, at_once: int) -> subprocess.Popen[bytes]:
     recipe.parent.mkdir(parents=True, exist_ok=True)
     write(recipe, write_toml(job.recipe()).encode())
     words = ["resume", str(job.folder)] if job.begun else ["train", str(recipe), "--out", str(job.folder)]
-    threads = max(1, (os.cpu_count() or 1) // at_once)
+    threads = _threads(job) or max(1, _cores() // at_once)
     _beside(job, "log").unlink(missing_ok=True)  # a child that outlived its parent writes on in the old one
     with _beside(job, "log").open("xb") as log:
         return subprocess.Popen(

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import tiny
+import torch
 from rich.console import Console
 
 from regard.cli import main
@@ -29,7 +30,7 @@ from regard.reproduce.plot import points
 from regard.reproduce.results import read
 from regard.reproduce.study import Cell, Job, Published, Study
 from regard.reproduce.table import as_json, markdown, print_table, write_table
-from regard.reproduce.work import check, work
+from regard.reproduce.work import check, room, work
 from regard.training.stop import Stopped
 from regard.weights import load_weights
 
@@ -200,6 +201,24 @@ def test_side_by_side_they_are_the_same_runs_and_are_stopped_together(study: Stu
     assert "narrow, seed 0: finished" in said.getvalue()
     assert "parameters" in (tmp_path / "out" / "narrow" / "seed-0.log").read_text("utf-8")
     assert tiny.weights_hash(narrow.folder) == tiny.weights_hash(made[1][0].folder)
+
+
+def test_on_a_cpu_as_many_go_at_a_time_as_it_has_room_for(
+    study: Study, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cores, threads, wanted in ((1, 1, 1), (2, 1, 2), (8, 1, 3), (8, 4, 2), (8, 6, 1), (2, 0, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert room(jobs_of(study, tmp_path, threads=threads)) == wanted, (cores, threads)
+    assert room(made[1]) == 1, "what is finished needs no room"
+
+
+def test_how_many_threads_a_run_has_is_its_own_matter(study: Study, made: Made, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    (job,) = jobs_of(study, tmp_path, "narrow", threads=before + 1)
+    heard([job])
+    assert json.loads((job.folder / "env.json").read_text("utf-8"))["threads"] == before + 1
+    assert torch.get_num_threads() == before
+    check(*jobs_of(study, made[2], "narrow", threads=before + 1))
 
 
 def test_a_run_with_other_settings_is_shown_with_a_note(made: Made) -> None:

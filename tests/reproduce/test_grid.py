@@ -142,6 +142,7 @@ def test_in_little_time_a_part_of_it_is_made() -> None:
     brief = TABLE.brief().only(TABLE.quick)
     names = [f"{job.cell.name}/{job.part.name}" for job in brief.jobs(brief.seeds, Path("out"), {})]
     assert names == [f"{cell}/{part}" for cell in ("lstm", "gru", "tcn") for part in ("jsb", "copy-500")]
+    assert all(job.recipe().train.threads == 1 for job in jobs_of(brief)), "each core has a run of its own"
     whole, short = (jobs_of(study, cells=["tcn"], parts=["jsb"])[0] for study in (TABLE, brief))
     assert whole.values == short.values, "what is made in little time need not be made again"
     assert whole.folder == short.folder
