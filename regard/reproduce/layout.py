@@ -50,8 +50,9 @@ def by_part(study: Study, rows: Sequence[Row]) -> Sheet:
     head = ["task", *(row.cell.name for row in rows)]
     lines = [[label(part), *(_beside(row.each[part.name], part) for row in rows)] for part in study.parts]
     costs = [_cost(part, row.each[part.name]) for part in study.parts for row in rows if row.each[part.name].found]
+    theirs = any(one.cell.published for row in rows for one in row.each.values())
     below = [["task", "cell", *COSTS, "steps", "seeds", "device"], *costs]
-    return Sheet([[head, *lines], *([below] if costs else [])], ["in brackets: published"])
+    return Sheet([[head, *lines], *([below] if costs else [])], ["in brackets: published"] if theirs else [])
 
 
 def _beside(row: Row, part: Part) -> str:

@@ -56,6 +56,8 @@ class Part:
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
     """As a table calls it; its name when left out."""
+    notes: tuple[str, ...] = ()
+    """What is to be said where it is shown."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Own:
     published: Published | None = None
     times: int = 1
     """Its batches are so many times as large: where other steps are asked for, it makes as many fewer."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,14 @@ class Cell:
     are begun with."""
     each: Mapping[str, Own] = field(default_factory=dict)
     """What it has for a part of this name alone."""
+    notes: tuple[str, ...] = ()
+    """What is to be said where it is shown."""
 
     def on(self, part: Part) -> Cell:
         """The cell as it is for this part."""
         own = self.each.get(part.name, Own())
-        return replace(self, settings=merge(dict(self.settings), dict(own.settings)), published=own.published)
+        settings = merge(dict(self.settings), dict(own.settings))
+        return replace(self, settings=settings, published=own.published, notes=own.notes)
 
     def paced(self, part: Part, train: Mapping[str, Any]) -> dict[str, Any]:
         """Steps that are asked of all are fewer where batches are larger, so that all learn from as many examples."""

@@ -82,7 +82,16 @@ def notes(study: Study, rows: Sequence[Row], sheet: Sheet) -> list[str]:
         *dict.fromkeys(text for row in every for text in (*row.damaged, *row.others)),
         *(f"published, {names}: {text}" for text, names in sources.items()),
         *study.notes,
+        *(f"{names}: {text}" for text, names in _said(study, rows).items()),
     ]
+
+
+def _said(study: Study, rows: Sequence[Row]) -> dict[str, str]:
+    """Of the cells, of the parts, and of where they meet; of those that are shown."""
+    cells = [(row.cell.name, text) for row in rows for text in row.cell.notes]
+    parts = [(part.name, text) for part in study.parts for text in part.notes]
+    own = [(name, text) for row in rows for name, one in row.each.items() for text in one.cell.notes]
+    return _names_by_text([*cells, *parts, *own])
 
 
 def _names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
