@@ -625,6 +625,34 @@ def test_a_run_is_measured_as_its_task_measures(
     assert definition in found["loss"].definition  # type: ignore[attr-defined]
 
 
+def test_only_of_running_text_something_else_can_be_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    name = next(name for name, recipe in RECIPES.items() if recipe["task"]["name"] == "tag")
+    assert main(["evaluate", str(trained(name)), "--counted", "official"]) == 2
+    assert "counted: the task 'tag' has no such setting here; leave it out" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_counted_can_be_asked_for_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told, and does not pass for the run's own score."""
+    recipe = values("language", "gpt", "stream.txt", GPT, tokens={"kind": "char"}, data={"context": 8})
+    run.start(make_recipe(recipe, schema), tmp_path / "run", QUIET)
+    own = (tmp_path / "run" / "evaluation.json").read_bytes()
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--counted", "official", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["loss"]
+    assert "the first 9 tokens of the text" in told["definition"]
+    official = {**recipe, "task": {**recipe["task"], "counted": "official"}}
+    run.start(make_recipe(official, schema), tmp_path / "official", QUIET)
+    assert told["value"] == pytest.approx(run.evaluate(tmp_path / "official", QUIET)["loss"], rel=1e-5)
+    assert (tmp_path / "run" / "evaluation.json").read_bytes() == own
+    for words, sentence in {
+        ("--counted", "last_word"): 'task.counted = "last_word" is of lines, but data.documents = "file"; leave it out',
+        ("--counted", "oficial"): "counted: must be 'every', 'official', 'last_word' or 'official_last_word'",
+        ("--task.counted", "official"): "task: no such setting; did you mean 'counted'?",
+    }.items():
+        assert main(["evaluate", str(tmp_path / "run"), *words]) == 2
+        assert sentence in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

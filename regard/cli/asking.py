@@ -16,6 +16,7 @@ from rich.table import Table
 from regard.cli.flags import as_flag
 from regard.cli.shared import err, out, run_of, write_text
 from regard.config import Config, DecodeConfig, Split
+from regard.config.task import Counted
 from regard.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class EvaluateOptions(DecodeConfig):
     """Also the perplexity of a decoder that hears itself; of systems that rewrite."""
     threshold: float | None = None
     """By how much better no answer must be than the best; of runs whose questions may have none."""
+    counted: Counted | None = None
+    """What is counted of running text, instead of what task.counted of the recipe says."""
     json_: bool = Field(False, alias="json")
     """Print JSON alone."""
     device: str = "auto"

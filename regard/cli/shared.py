@@ -28,6 +28,7 @@ ASKED = (
     "choices",
     "shots",
     "free_running",
+    "counted",
 )  # settings of an answer besides how it is decoded
 
 

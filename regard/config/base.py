@@ -40,7 +40,9 @@ def sentence(schema: type[BaseModel], error: ErrorDetails) -> str:
     match error["type"]:
         case "extra_forbidden":
             *above, name = (str(part) for part in error["loc"])
-            return f"{where}: no such setting; {nearest(name, fields(schema, above))}"
+            known = fields(schema, above)
+            inner = error["input"] if isinstance(error["input"], dict) else {}  # --task.counted, where it is --counted
+            return f"{where}: no such setting; {nearest(next((key for key in inner if key in known), name), known)}"
         case "missing" if isinstance(error["loc"][-1], int):
             return f"{where.rpartition('.')[0]}: more values are wanted than {got}"
         case "missing":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ from regard.config.data import (
     StreamData,
     TaggedData,
 )
+
+Counted: TypeAlias = Literal["every", "official", "last_word", "official_last_word"]
 
 
 class TaskConfig(Config):
@@ -55,7 +57,7 @@ class LanguageTask(TaskConfig):
 
     name: Literal["language"] = "language"
     """Running text: the next token from those before it."""
-    counted: Literal["every", "official", "last_word", "official_last_word"] = "every"
+    counted: Counted = "every"
     """What evaluation counts: every token but the first; "official": as the TCN's authors do, not the first
     data.context tokens of the text either, or of ten parts of it in words; or the last word of each line (LAMBADA);
     "official_last_word": as they do, who read the word too before they ask for it."""

@@ -71,7 +71,7 @@ def doubt(path: str, found: Path) -> str:
     for corpus in CORPORA.values():
         for file in _among(corpus, path):
             if wrong := differs(found, file):
-                return f"{found}: {wrong}, so it is not the published file of {corpus.says}"
+                return f"{wrong}, so it is not the published file of {corpus.says}"
     return ""
 
 

@@ -58,6 +58,8 @@ def read_run(folder: Path) -> Recipe:
         raise CheckpointError(f"{folder}: {what}; runs are made by: regard train RECIPE --out {folder}")
     try:
         values = read_toml(folder / "recipe.toml")
+        if "format" not in values:
+            raise ConfigError("it does not tell the format of the run; put a good copy back, or train it again")
         if (found := values.get("format")) != FORMAT:
             raise CheckpointError(
                 f"{folder} has run format {found}, but this Regard reads format {FORMAT}; "

@@ -9,6 +9,7 @@ from typing import Any
 
 from regard.config import DecodeConfig, Split
 from regard.config.data import StreamData
+from regard.config.task import Counted, LanguageTask
 from regard.core.autoregressive import Autoregressive
 from regard.data.stream import Stream
 from regard.data.text import raw_lines
@@ -17,7 +18,7 @@ from regard.errors import DataError
 from regard.pipeline.asked import Asked
 from regard.pipeline.base import Progress, Reply, Say, several
 from regard.pipeline.searched import listed, searched
-from regard.prepare.language import own, reading, stream
+from regard.prepare.language import check_counted, own, reading, stream
 from regard.tasks.language import Choice, begun, by_shots, continuations, few_shot, generate, measure, score, streamed
 from regard.tasks.rewrite import Answer, spelt
 from regard.view.capture import Trace
@@ -114,10 +115,13 @@ class Writer(Asked):
     def measure(
         self, split: Split, files: Sequence[str], how: Mapping[str, Any], *, say: Say, progress: Progress
     ) -> dict[str, float]:
-        self.refuse_decoding(how)
+        asked = dict(how)
+        task = self._counting(asked.pop("counted", None))
+        self.refuse_decoding(asked)
         with self.place(split, files) as (recipe, folder, which):
-            data = recipe.data
+            recipe, data = recipe.model_copy(update={"task": task}), recipe.data
             assert isinstance(data, StreamData)
+            check_counted(task, data, "leave it out, or ask a run whose documents are lines")
             if own(data, which):
                 held = stream(recipe, folder, which, self.tokenizer, say)
             else:
@@ -127,6 +131,11 @@ class Writer(Asked):
             shots = by_shots(self.model, self.tokenizer, split=split)
             found |= {f"shots {number}": right for number, right in shots.items()}
         return found
+
+    def _counting(self, counted: Counted | None) -> LanguageTask:
+        task = self.recipe.task
+        assert isinstance(task, LanguageTask)
+        return task if counted is None else LanguageTask(**{**task.model_dump(), "counted": counted})
 
 
 PIPELINE = Writer

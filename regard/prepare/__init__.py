@@ -5,6 +5,7 @@ One module for each task. What is there already is kept, so that a run that was 
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -13,11 +14,14 @@ from typing import get_args
 from regard.config import Recipe, Split
 from regard.data.corpora import doubt
 from regard.data.text import find
+from regard.disk import write
 from regard.errors import DataError
 from regard.prepare.shared import HELD, Count, Say, has
 from regard.tasks import Task
 
-__all__ = ["HELD", "Count", "Say", "has", "prepare"]
+__all__ = ["DOUBTS", "HELD", "Count", "Say", "has", "prepare"]
+
+DOUBTS = "doubts.json"  # sentences about files of a run; not there where there is nothing to doubt
 
 
 def prepare(
@@ -30,7 +34,7 @@ def prepare(
     module = import_module(f"regard.prepare.{recipe.task.name}")
     _look_for_files(recipe, folder)
     if not (folder / "data").exists():
-        _doubt(recipe, say)
+        _doubt(recipe, folder, say)
     found: tuple[Recipe, Task] = module.prepare(recipe, folder, say, count)
     return found
 
@@ -43,10 +47,16 @@ def _look_for_files(recipe: Recipe, folder: Path) -> None:
                 find(name)
 
 
-def _doubt(recipe: Recipe, say: Say) -> None:
-    """Tells of files that have the names of published ones and are others; of what cannot be read it is told later."""
-    data = recipe.data
+def _doubt(recipe: Recipe, folder: Path, say: Say) -> None:
+    """Tells of files that have the names of published ones and are others, and writes it down, for whoever compares the
+    run with published figures; of what cannot be read it is told later."""
+    data, doubts = recipe.data, []
     for name in dict.fromkeys([*data.train, *data.valid, *data.test]):
         with suppress(DataError, OSError):
             if wrong := doubt(name, find(name)):
-                say(f"warning: {wrong}; training goes on")
+                say(f"warning: {find(name)}: {wrong}; training goes on")
+                doubts.append(f"{name}: {wrong}")
+    place = folder / DOUBTS
+    place.unlink(missing_ok=True)  # of files that have been replaced since
+    if doubts:
+        write(place, json.dumps(doubts, indent=1, ensure_ascii=False).encode())

@@ -29,9 +29,7 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
     if data.context >= data.longest:
         what = f"data.context = {data.context} leaves nothing to count of windows of data.longest = {data.longest}"
         raise ConfigError(f"{what}; write a smaller one")
-    if task.counted in AHEAD and data.documents not in ("line", "every_line"):
-        what = f'task.counted = "{task.counted}" is of lines, but data.documents = "{data.documents}"'
-        raise ConfigError(f'{what}; write documents = "line"')
+    check_counted(task, data, 'write documents = "line"')
     check_metric(recipe, measured(task.counted, _stop(data)))
     check_context(recipe)
     tokenizer = one_tokenizer(recipe, folder, say, lambda: _words(data))
@@ -46,6 +44,12 @@ def prepare(recipe: Recipe, folder: Path, say: Say, count: Count | None) -> tupl
         tokenizer, train, held, tokens=how.tokens, rows=how.rows, seed=how.seed, **reading(recipe)
     )  # fmt: skip
     return with_model(recipe, vocab=tokenizer.size), found
+
+
+def check_counted(task: LanguageTask, data: StreamData, instead: str) -> None:
+    if task.counted in AHEAD and data.documents not in ("line", "every_line"):
+        what = f'task.counted = "{task.counted}" is of lines, but data.documents = "{data.documents}"'
+        raise ConfigError(f"{what}; {instead}")
 
 
 def reading(recipe: Recipe) -> dict[str, Any]:

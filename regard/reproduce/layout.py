@@ -18,6 +18,7 @@ FORMS = {
 }  # fmt: skip
 MEASURED = {"accuracy": FINE, "perplexity": FINE, "bits": "{:.3f}"}  # of tasks; losses span seven orders of magnitude
 SIGNIFICANT = "{:#.3g}"
+DOUBTED = "†"  # a figure of other data than the published; what it is stands below
 
 Lines = list[list[str]]
 
@@ -33,10 +34,10 @@ class Sheet:
 def by_cell(study: Study, rows: Sequence[Row]) -> Sheet:
     """A line for each cell; one that was not run says so."""
     head = ["cell", *map(short, study.columns), "seeds", "published"]
-    lines = [
-        [row.cell.name, *(figure(row, name) for name in study.columns), _seeds(study, row), _published(row)]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        figures = [figure(row, name) for name in study.columns]
+        lines.append([doubted(row.cell.name, row), *figures, _seeds(study, row), _published(row)])
     whole = any(row.cell.published for row in rows)
     found = [found for row in rows for found in row.found.values()]
     made = dict.fromkeys(f"{one.steps:,} steps on {one.device}" for one in found)
@@ -49,20 +50,34 @@ def by_part(study: Study, rows: Sequence[Row]) -> Sheet:
     head = ["task", *(row.cell.name for row in rows)]
     lines = [[label(part), *(_beside(row.each[part.name], part) for row in rows)] for part in study.parts]
     costs = [_cost(part, row.each[part.name]) for part in study.parts for row in rows if row.each[part.name].found]
+    theirs = any(one.cell.published for row in rows for one in row.each.values())
     below = [["task", "cell", *COSTS, "steps", "seeds", "device"], *costs]
-    return Sheet([[head, *lines], *([below] if costs else [])], ["in brackets: published"])
+    return Sheet([[head, *lines], *([below] if costs else [])], ["in brackets: published"] if theirs else [])
 
 
 def _beside(row: Row, part: Part) -> str:
-    ours = measured(row, part) or absent(row)
+    ours = doubted(measured(row, part), row) or absent(row)
     return ours + (f" ({row.cell.published.printed})" if row.cell.published else "")
+
+
+def doubted(text: str, row: Row) -> str:
+    return f"{text}{DOUBTED}" if row.doubts else text
 
 
 def measured(row: Row, part: Part) -> str:
     """Mean ± standard deviation of what a task is measured by."""
-    form = MEASURED.get(part.measure, SIGNIFICANT)
     mean, spread = row.mean(part.measure), row.spread(part.measure)
-    return "" if mean is None else form.format(mean) + (f" ± {form.format(spread)}" if spread is not None else "")
+    if mean is None:
+        return ""
+    told = MEASURED.get(part.measure, SIGNIFICANT).format(mean)
+    return told if spread is None else f"{told} ± {_alike(spread, told)}"
+
+
+def _alike(spread: float, told: str) -> str:
+    """With the decimals of the mean that was told, and with its power of ten where it has one."""
+    figures, mark, power = told.partition("e")
+    decimals = len(figures.partition(".")[2])
+    return f"{spread / 10 ** int(power or 0):.{decimals}f}{mark}{power}"
 
 
 def _cost(part: Part, row: Row) -> list[str]:
@@ -107,7 +122,7 @@ def _count(row: Row, name: str) -> str:
 
 def absent(row: Row) -> str:
     """Why there is no figure."""
-    return row.begun or ("no data" if row.missing else "not run")
+    return "damaged" if row.damaged else row.begun or ("no data" if row.missing else "not run")
 
 
 def _published(row: Row) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from regard.disk import write
 from regard.reproduce.layout import by_cell
 from regard.reproduce.plot import curves
-from regard.reproduce.study import Cell, Report, Study
+from regard.reproduce.study import Cell, Report, Study, read_json, read_report
 
 if TYPE_CHECKING:
     from regard.pipeline.rewrite import Rewriter
@@ -30,12 +30,11 @@ def by_length(folder: Path) -> Report:
         from regard.pipeline.rewrite import load_rewriter
 
         write(place, json.dumps(dict(_measures(load_rewriter(folder))), indent=1, ensure_ascii=False).encode())
-    found: Report = json.loads(place.read_text("utf-8"))
-    return found
+    return read_report(place)
 
 
 def _measures(pipeline: Rewriter) -> Iterator[tuple[str, dict[str, object]]]:
-    pairs = json.loads((pipeline.folder / "data" / "test.json").read_text("utf-8"))
+    pairs = read_json(pipeline.folder / "data" / "test.json")
     answers = pipeline([source for source, _ in pairs])
     read, write = pipeline.tokenizers.source.encode, pipeline.tokenizers.target.encode
     buckets: dict[str, list[tuple[list[int], list[int]]]] = {}

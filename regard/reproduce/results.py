@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,9 +10,11 @@ from pathlib import Path
 
 import torch
 
+from regard.errors import RegardError
 from regard.models import build
 from regard.pipeline import read_run
-from regard.reproduce.study import AVERAGE, Cell, Job, Report, Study
+from regard.prepare import DOUBTS
+from regard.reproduce.study import AVERAGE, Cell, Job, Report, Study, damaged, read_json
 from regard.reproduce.work import difference
 from regard.training import checkpoint
 from regard.training.log import Line, read_metrics
@@ -28,6 +29,8 @@ class Found:
     report: Report
     device: str
     steps: int
+    doubts: tuple[str, ...] = ()
+    """Which of its files are not the published ones."""
 
     @cached_property
     def numbers(self) -> dict[str, float]:
@@ -47,10 +50,16 @@ class Row:
     """A file that those which are not finished lack."""
     begun: str = ""
     """How far the first of them came."""
+    damaged: tuple[str, ...] = ()
+    """Which runs cannot be read, and why."""
     others: tuple[str, ...] = ()
     """What is to be said of runs with other settings than the table's."""
     each: dict[str, Row] = field(default_factory=dict)
     """The same on one part alone, by its name."""
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(text for found in self.found.values() for text in found.doubts))
 
     def values(self, name: str) -> list[float]:
         return [found.numbers[name] for found in self.found.values() if name in found.numbers]
@@ -75,13 +84,24 @@ def read(study: Study, jobs: Sequence[Job]) -> list[Row]:
 
 
 def _row(study: Study, cell: Cell, jobs: Sequence[Job]) -> Row:
-    found = {job.seed: _read(study, job.folder) for job in jobs if job.finished}
+    """A run that cannot be read is told of, and holds up no other."""
+    found: dict[int, Found] = {}
+    others: list[str] = []
+    damaged: list[str] = []
+    for job in jobs:
+        try:
+            others += _others(job)
+            found |= {job.seed: _read(study, job)} if job.finished else {}
+        except (RegardError, OSError) as error:
+            damaged.append(f"{job.name}: {error}")
     left = [job for job in jobs if not job.finished]
     missing = next((job.missing() for job in left), "")
     begun = next((_progress(job) for job in left if job.begun), "")
-    every = (one for job in jobs for one in (job, job.begins) if one is not None)
-    others = tuple(f"{job.name}: {text}" for job in every if (text := difference(job)))
-    return Row(cell, tuple(job.seed for job in jobs), found, missing, begun, others)
+    return Row(cell, tuple(job.seed for job in jobs), found, missing, begun, tuple(damaged), tuple(others))
+
+
+def _others(job: Job) -> list[str]:
+    return [f"{one.name}: {text}" for one in job.with_first() if (text := difference(one))]
 
 
 def _progress(job: Job) -> str:
@@ -110,13 +130,40 @@ def _together(study: Study, each: dict[str, Found]) -> Found:
         first, *_ = (one.report[cost] for one in each.values())
         report[cost] = {**first, "value": sum(one.report[cost]["value"] for one in each.values())}
     device = ", ".join(dict.fromkeys(one.device for one in each.values()))
-    return Found(report, device, sum(one.steps for one in each.values()))
+    doubts = tuple(dict.fromkeys(text for one in each.values() for text in one.doubts))
+    return Found(report, device, sum(one.steps for one in each.values()), doubts)
 
 
-def _read(study: Study, folder: Path) -> Found:
-    device = json.loads((folder / "env.json").read_bytes())["device"]
-    last = [line for line in read_metrics(folder / "metrics.jsonl") if "flops" in line][-1]
-    return Found({**study.measure(folder), **_costs(folder, last)}, device, last["step"])
+def _read(study: Study, job: Job) -> Found:
+    folder, measure = job.folder, job.part.measure
+    report = study.measure(folder)
+    if measure and measure not in report:
+        raise damaged(folder / "evaluation.json", f"it does not tell the {measure}")
+    last = _last_line(folder / "metrics.jsonl")
+    doubts = tuple(text for one in job.with_first() for text in _doubts(one.folder / DOUBTS))
+    return Found({**report, **_costs(folder, last)}, _device(folder / "env.json"), last["step"], doubts)
+
+
+def _last_line(path: Path) -> Line:
+    """Of a training step, which tells what all of them cost."""
+    lines = [line for line in read_metrics(path) if {"flops", "seconds"} <= line.keys()]
+    if not lines:
+        raise damaged(path, "it has no whole line of a training step")
+    return lines[-1]
+
+
+def _device(path: Path) -> str:
+    environment = read_json(path)
+    if not isinstance(environment, dict) or "device" not in environment:
+        raise damaged(path, "it does not tell the device")
+    return str(environment["device"])
+
+
+def _doubts(path: Path) -> list[str]:
+    doubts = read_json(path) if path.exists() else []
+    if not isinstance(doubts, list):
+        raise damaged(path, "it is no list of sentences")
+    return list(map(str, doubts))
 
 
 def _costs(folder: Path, last: Line) -> Report:

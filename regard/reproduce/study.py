@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from regard.config import Recipe, Split, make_recipe, merge, read_toml
-from regard.errors import ConfigError, DataError, nearest
+from regard.errors import CheckpointError, ConfigError, DataError, nearest
 from regard.recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class Part:
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
     """As a table calls it; its name when left out."""
+    notes: tuple[str, ...] = ()
+    """What is to be said where it is shown."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Own:
     published: Published | None = None
     times: int = 1
     """Its batches are so many times as large: where other steps are asked for, it makes as many fewer."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,14 @@ class Cell:
     are begun with."""
     each: Mapping[str, Own] = field(default_factory=dict)
     """What it has for a part of this name alone."""
+    notes: tuple[str, ...] = ()
+    """What is to be said where it is shown."""
 
     def on(self, part: Part) -> Cell:
         """The cell as it is for this part."""
         own = self.each.get(part.name, Own())
-        return replace(self, settings=merge(dict(self.settings), dict(own.settings)), published=own.published)
+        settings = merge(dict(self.settings), dict(own.settings))
+        return replace(self, settings=settings, published=own.published, notes=own.notes)
 
     def paced(self, part: Part, train: Mapping[str, Any]) -> dict[str, Any]:
         """Steps that are asked of all are fewer where batches are larger, so that all learn from as many examples."""
@@ -106,6 +112,10 @@ class Job:
     @property
     def name(self) -> str:
         return ", ".join(filter(None, (self.cell.name, self.part.name, f"seed {self.seed}")))
+
+    def with_first(self) -> list[Job]:
+        """And the one that it begins with."""
+        return [self, self.begins] if self.begins is not None else [self]
 
     @property
     def begun(self) -> bool:
@@ -151,8 +161,31 @@ class Job:
 
 def evaluation(folder: Path) -> Report:
     """What the run measured of its test split."""
-    found: Report = json.loads((folder / "evaluation.json").read_text("utf-8"))
+    return read_report(folder / "evaluation.json")
+
+
+def read_report(path: Path) -> Report:
+    found = read_json(path)
+    if not isinstance(found, dict) or not all(map(_is_measure, found.values())):
+        raise damaged(path, "it is no table of measures with value and definition")
     return found
+
+
+def _is_measure(told: Any) -> bool:
+    return isinstance(told, dict) and isinstance(told.get("value"), int | float) and "definition" in told
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise damaged(path, str(error)) from None
+
+
+def damaged(path: Path, why: str) -> CheckpointError:
+    """Of a file of a run that cannot be used."""
+    mend = f"put a good copy back, or remove {path.parent}, and the same command makes it anew"
+    return CheckpointError(f"{path} cannot be used: {why}; {mend}")
 
 
 @dataclass(frozen=True)
@@ -188,13 +221,17 @@ class Study:
         return replace(self, parts=self.quick_parts, columns=names, seeds=self.seeds[:1], asked=(QUICK,))
 
     def only(self, cells: Sequence[str] = (), parts: Sequence[str] = ()) -> Study:
-        """The table with these cells and parts, in its own order; with all of them where none is named."""
-        some, left = _named("cells", self.cells, cells), _named("parts", self.parts, parts)
-        gone = {part.name for part in self.parts} - {part.name for part in left}
-        columns = tuple(name for name in self.columns if name not in gone)
+        """The table with these cells and parts, in its own order; with all of them where none is named. A part that
+        only the table for little time has can be named too."""
+        every = {part.name: part for part in (*self.parts, *self.quick_parts)}
+        some, left = _named("cells", self.cells, cells), self.parts
+        if parts:
+            left = _named("parts", tuple(every.values()), parts)
+        names = [part.name for part in left]
+        columns = tuple(name for name in dict.fromkeys((*self.columns, *names)) if name not in every or name in names)
         usual = self.quick if QUICK in self.asked else ()
         chosen = tuple(cell.name for cell in some) if tuple(cells) != usual else ()
-        asked = (*self.asked, *chosen, *(part.name for part in left if parts))
+        asked = (*self.asked, *chosen, *(names if parts else ()))
         return replace(self, cells=some, parts=left, columns=columns, asked=asked)
 
     def jobs(self, seeds: Sequence[int], out: Path, train: Mapping[str, Any]) -> Iterator[Job]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from regard.data.corpora import whence
 from regard.disk import write
 from regard.errors import writing
-from regard.reproduce.layout import Lines, Sheet, short
+from regard.reproduce.layout import DOUBTED, Lines, Sheet, short
 from regard.reproduce.results import Row
 from regard.reproduce.study import Study
 
@@ -64,23 +64,34 @@ def markdown(study: Study, rows: Sequence[Row]) -> str:
 
 
 def notes(study: Study, rows: Sequence[Row], sheet: Sheet) -> list[str]:
-    """What each column is, where it was measured, what is missing, what was made otherwise, where published figures are
-    from, and what else."""
+    """What each column is, where it was measured, what is missing, doubted, damaged or made otherwise, where published
+    figures are from, and what else."""
     found = [found for row in rows for found in row.found.values()]
     columns = _names_by_text(
         (short(name), one.report[name]["definition"]) for name in study.columns for one in found if name in one.report
     )
     every = [one for row in rows for one in (row, *row.each.values())]
     sources = _names_by_text((row.cell.name, row.cell.published.where) for row in every if row.cell.published)
+    doubts = _names_by_text((row.cell.name, text) for row in rows for text in row.doubts)
     missing = dict.fromkeys(row.missing for row in every if row.missing)
     return [
         *(f"{names}: {text}" for text, names in columns.items()),
         *sheet.notes,
         *(f"no data: {name} is missing; {whence(name)}".rstrip("; ") for name in missing),
-        *dict.fromkeys(text for row in every for text in row.others),
+        *(f"{DOUBTED} {names}: {text}" for text, names in doubts.items()),
+        *dict.fromkeys(text for row in every for text in (*row.damaged, *row.others)),
         *(f"published, {names}: {text}" for text, names in sources.items()),
         *study.notes,
+        *(f"{names}: {text}" for text, names in _said(study, rows).items()),
     ]
+
+
+def _said(study: Study, rows: Sequence[Row]) -> dict[str, str]:
+    """Of the cells, of the parts, and of where they meet; of those that are shown."""
+    cells = [(row.cell.name, text) for row in rows for text in row.cell.notes]
+    parts = [(part.name, text) for part in study.parts for text in part.notes]
+    own = [(name, text) for row in rows for name, one in row.each.items() for text in one.cell.notes]
+    return _names_by_text([*cells, *parts, *own])
 
 
 def _names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -117,5 +128,7 @@ def _cell(row: Row) -> dict[str, object]:
         "published": {**asdict(published), "value": published.value} if published else None,
         "missing": row.missing,
         "begun": row.begun,
+        "damaged": row.damaged,
+        "doubts": row.doubts,
         "parts": {name: _cell(one) for name, one in row.each.items()},
     }

@@ -10,34 +10,61 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from regard import run
 from regard.config import Recipe, write_toml
 from regard.data.text import find
 from regard.disk import write
-from regard.errors import ConfigError, RegardError
+from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.pipeline import read_run
 from regard.prepare.shared import DECIDED
 from regard.reproduce.study import Job
 from regard.training.stop import Stop, Stopped
 
 # Not the cell's, but the machine's, the folder's or the data's.
-OPEN = {"train.device", "train.begin", "data.labels", *(f"model.{name}" for name in DECIDED)}
+OPEN = {"train.device", "train.threads", "train.begin", "data.labels", *(f"model.{name}" for name in DECIDED)}
 PAUSE = 0.2  # seconds between looks at the processes
+GO_ON = "; every run is saved, and the same command goes on"
 
 
 def work(jobs: Sequence[Job], console: Console, *, at_once: int = 1) -> list[Job]:
     """Brings every run to its end, one after another here or several at a time elsewhere; gives those that failed."""
-    waiting = _possible(jobs, console)
+    waiting = _possible(_whole(jobs, console), console)
     first = [job for job in _begun_with(waiting) if not job.finished]
     _bring(first, console, at_once)
     ready = [job for job in waiting if job.begins is None or job.begins.finished]
     return [job for job in waiting if job not in ready] + _bring(ready, console, at_once)
 
 
+def room(jobs: Sequence[Job]) -> int:
+    """How many of these runs go at a time on a CPU: as many as it has cores for, where each says how many threads it
+    has, else one."""
+    threads = [_threads(job) for job in jobs if not job.finished]
+    return max(1, min(len(threads), _cores() // max(threads))) if threads and all(threads) else 1
+
+
+def _threads(job: Job) -> int:
+    """0 where PyTorch chooses."""
+    return int(job.values.get("train", {}).get("threads", 0))
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
 def _begun_with(jobs: Iterable[Job]) -> Iterable[Job]:
     return {job.begins.folder: job.begins for job in jobs if job.begins is not None}.values()
+
+
+def _whole(jobs: Sequence[Job], console: Console) -> list[Job]:
+    """Those whose folders can be read; of the others it is told, and they are left as they are."""
+    found = [(job, damage(job)) for job in jobs]
+    for job, why in found:
+        if why:
+            console.print(f"left out: {job.name}, which is damaged: {why}", markup=False, soft_wrap=True)
+    return [job for job, why in found if not why]
 
 
 def _possible(jobs: Sequence[Job], console: Console) -> list[Job]:
@@ -54,8 +81,18 @@ def check(job: Job) -> None:
     """Its recipe can be; and a run with other settings is not this cell, whatever its folder is called."""
     if job.begins is not None:
         check(job.begins)
-    if found := difference(job):
+    if not damage(job) and (found := difference(job)):
         raise ConfigError(f"{job.folder} was {found}; choose another folder with --out")
+
+
+def damage(job: Job) -> str:
+    """Why the recipe of this folder, or of the one that it begins with, cannot be read; nothing where it can."""
+    try:
+        if job.begun:
+            read_run(job.folder)
+    except CheckpointError as error:
+        return str(error)
+    return damage(job.begins) if job.begins is not None else ""
 
 
 def difference(job: Job) -> str:
@@ -89,8 +126,8 @@ def _here(jobs: Sequence[Job], console: Console) -> list[Job]:
         console.print(f"\n[bold]{job.name}[/] ({number} of {len(jobs)})")
         try:
             _finish(job, console)
-        except Stopped:
-            raise
+        except Stopped as stopped:
+            raise Stopped(stopped.reason, GO_ON, stopped.code) from None
         except RegardError as error:
             console.print(f"{job.name} failed: {error}", markup=False, soft_wrap=True)
             failed.append(job)
@@ -98,10 +135,14 @@ def _here(jobs: Sequence[Job], console: Console) -> list[Job]:
 
 
 def _finish(job: Job, console: Console) -> None:
-    if job.begun:
-        run.resume(job.folder, console)
-    else:
-        run.start(job.recipe(), job.folder, console)
+    threads = torch.get_num_threads()
+    try:
+        if job.begun:
+            run.resume(job.folder, console)
+        else:
+            run.start(job.recipe(), job.folder, console)
+    finally:
+        torch.set_num_threads(threads)  # those of one run are not the next one's
 
 
 def _elsewhere(jobs: Sequence[Job], console: Console, at_once: int) -> list[Job]:
@@ -126,7 +167,7 @@ def _elsewhere(jobs: Sequence[Job], console: Console, at_once: int) -> list[Job]
             for _, process in working:
                 process.wait()
     if stop.asked:
-        raise Stopped(f"stopped by {stop.reason}; every run is saved, and the same command goes on", stop.code)
+        raise Stopped(stop.reason, GO_ON, stop.code)
     return failed
 
 
@@ -136,7 +177,7 @@ def _begin(job: Job, at_once: int) -> subprocess.Popen[bytes]:
     recipe.parent.mkdir(parents=True, exist_ok=True)
     write(recipe, write_toml(job.recipe()).encode())
     words = ["resume", str(job.folder)] if job.begun else ["train", str(recipe), "--out", str(job.folder)]
-    threads = max(1, (os.cpu_count() or 1) // at_once)
+    threads = _threads(job) or max(1, _cores() // at_once)
     _beside(job, "log").unlink(missing_ok=True)  # a child that outlived its parent writes on in the old one
     with _beside(job, "log").open("xb") as log:
         return subprocess.Popen(

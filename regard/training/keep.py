@@ -68,8 +68,8 @@ def leave(run: Run, task: Task, config: TrainConfig, log: Log, stop: Stop) -> No
         save(run, task, config, log)
     if run.saved != now:
         raise RegardError(f"stopped by {stop.reason}, but {run.troubles[-1]}; make room and resume {run.folder}")
-    what = f"stopped by {stop.reason} at step {run.step} of {config.steps}, which is saved"
-    raise Stopped(f"{what}; go on with: regard resume {run.folder}", stop.code)
+    where = f" at step {run.step} of {config.steps}, which is saved"
+    raise Stopped(stop.reason, f"{where}; go on with: regard resume {run.folder}", stop.code)
 
 
 def finish(run: Run, config: TrainConfig, log: Log) -> None:

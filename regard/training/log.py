@@ -133,10 +133,11 @@ def read_metrics(path: Path) -> list[Line]:
     lines: list[Line] = []
     for text in path.read_bytes().split(b"\n") if path.exists() else []:
         try:
-            lines.append(json.loads(text))
-            lines[-1]["step"]
+            line = json.loads(text)
+            line["step"]
         except (ValueError, TypeError, KeyError):
             break
+        lines.append(line)
     return lines
 
 

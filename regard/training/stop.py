@@ -17,11 +17,11 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
 
 
 class Stopped(RegardError):
-    """Told to stop, with a checkpoint on disk."""
+    """Told to stop, with a checkpoint on disk; `how` says where it stopped and how to go on."""
 
-    def __init__(self, text: str, code: int) -> None:
-        super().__init__(text)
-        self.code = code
+    def __init__(self, reason: str, how: str, code: int) -> None:
+        super().__init__(f"stopped by {reason}{how}")
+        self.reason, self.code = reason, code
 
 
 class Interrupted(BaseException):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import socket
 import tarfile
 import zipfile
@@ -31,7 +32,7 @@ from regard.data.stream import read_text
 from regard.data.text import BadLines, find, raw_lines
 from regard.errors import DataError, RegardError
 from regard.models import schema
-from regard.prepare import prepare
+from regard.prepare import DOUBTS, prepare
 
 DATA = bytes(range(256)) * 4000  # a megabyte
 
@@ -186,11 +187,11 @@ def test_a_file_that_is_not_the_published_one_is_doubted(tmp_path: Path) -> None
     found.write_bytes(bytes(400_000))
     cut = doubt("ptb/ptb.train.txt", found)
     assert cut == (
-        f"{found}: it has 400,000 bytes, where 5,101,618 were wanted, so it is not the published file of "
+        "it has 400,000 bytes, where 5,101,618 were wanted, so it is not the published file of "
         "the Penn Treebank of language models, a million words of news"
     )
     found.write_bytes(bytes(file.size or 0))
-    assert f"{found}: its sha256 is {mark(found.read_bytes())[:12]}…, where fcea919f6cf8… was wanted" in (
+    assert f"its sha256 is {mark(found.read_bytes())[:12]}…, where fcea919f6cf8… was wanted" in (
         doubt(f"{tmp_path}/ptb/ptb.train.txt", found)
     )
     assert doubt("mine/ptb.train.txt", found) == "", "of a file of one's own nobody knows"
@@ -268,6 +269,11 @@ def test_training_tells_of_such_a_file_and_goes_on(tmp_path: Path, monkeypatch: 
         told = [line for line in heard if "not the published" in line]
         assert len(told) == tells, "once, when it is read"
         assert all(line.startswith("warning: ") and line.endswith("of a toy; training goes on") for line in told)
+        assert (folder / DOUBTS).exists() == tells
+        assert not tells or json.loads((folder / DOUBTS).read_bytes()) == [
+            f"toy/data.tsv: its sha256 is {mark(text)[:12]}…, where {mark(published)[:12]}… was wanted, "
+            "so it is not the published file of a toy"
+        ]
 
 
 # ---- what goes well

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import tiny
+import torch
 from rich.console import Console
 
 from regard.cli import main
@@ -28,7 +30,7 @@ from regard.reproduce.plot import points
 from regard.reproduce.results import read
 from regard.reproduce.study import Cell, Job, Published, Study
 from regard.reproduce.table import as_json, markdown, print_table, write_table
-from regard.reproduce.work import check, work
+from regard.reproduce.work import check, room, work
 from regard.training.stop import Stopped
 from regard.weights import load_weights
 
@@ -121,7 +123,7 @@ def test_a_finished_run_is_read_and_not_made_again(made: Made) -> None:
 def test_what_was_stopped_goes_on_as_if_nothing_had_happened(study: Study, tmp_path: Path) -> None:
     (stopped,), (whole,) = (jobs_of(study, tmp_path / out, "narrow") for out in ("stopped", "whole"))
     ears = Tripwire("step 2/6", lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(Stopped, match=r"stopped by SIGINT at step 2 of 6, which is saved") as caught:
+    with pytest.raises(Stopped, match="stopped by SIGINT; every run is saved, and the same command goes on") as caught:
         work([stopped], Console(file=ears, width=200))
     assert caught.value.code == 130
     assert stopped.begun
@@ -201,6 +203,24 @@ def test_side_by_side_they_are_the_same_runs_and_are_stopped_together(study: Stu
     assert tiny.weights_hash(narrow.folder) == tiny.weights_hash(made[1][0].folder)
 
 
+def test_on_a_cpu_as_many_go_at_a_time_as_it_has_room_for(
+    study: Study, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cores, threads, wanted in ((1, 1, 1), (2, 1, 2), (8, 1, 3), (8, 4, 2), (8, 6, 1), (2, 0, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert room(jobs_of(study, tmp_path, threads=threads)) == wanted, (cores, threads)
+    assert room(made[1]) == 1, "what is finished needs no room"
+
+
+def test_how_many_threads_a_run_has_is_its_own_matter(study: Study, made: Made, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    (job,) = jobs_of(study, tmp_path, "narrow", threads=before + 1)
+    heard([job])
+    assert json.loads((job.folder / "env.json").read_text("utf-8"))["threads"] == before + 1
+    assert torch.get_num_threads() == before
+    check(*jobs_of(study, made[2], "narrow", threads=before + 1))
+
+
 def test_a_run_with_other_settings_is_shown_with_a_note(made: Made) -> None:
     study, jobs, out = made
     assert "made with" not in markdown(study, read(study, jobs))
@@ -219,6 +239,57 @@ def test_a_run_with_other_settings_is_not_taken_for_this_cell(made: Made) -> Non
     other = replace(jobs_of(study, out, "narrow")[0], values={"system": "seq2seq", "data": {"made": "spoken"}})
     with pytest.raises(ConfigError, match="made with system = 'transformer', but 'seq2seq' is asked for"):
         check(other)
+
+
+DAMAGES = {
+    "evaluation.json": ("{", "[]", '{"loss": 3}', '{"loss": {"value": "low", "definition": ""}}'),
+    "metrics.jsonl": ("", "3", '{"step": 6}'),
+    "env.json": ("", "[]", "{}"),
+    "recipe.toml": ("", "system = [", 'format = 1\nsystem = "nothing"'),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, some in DAMAGES.items() for text in some])
+def test_a_damaged_run_is_told_with_its_file_and_holds_up_no_other(
+    made: Made, tmp_path: Path, name: str, text: str
+) -> None:
+    study, _, out = made
+    shutil.copytree(out, tmp_path / "out")
+    narrow, wide = jobs = jobs_of(study, tmp_path / "out", "narrow", "wide")
+    (narrow.folder / name).write_text(text, "utf-8")
+    for job in jobs:
+        check(job)
+    work(jobs, Console(quiet=True))
+    (bad, good), printed = read(study, jobs), io.StringIO()
+    assert absent(bad) == "damaged"
+    assert not bad.found
+    assert good.found
+    (sentence,) = bad.damaged
+    assert sentence.startswith(f"narrow, seed 0: {narrow.folder}")
+    assert name in sentence
+    print_table(study, [bad, good], Console(file=printed, width=500))
+    assert f"- {sentence}\n" in printed.getvalue()
+    assert json.loads(json.dumps(as_json(study, [bad, good])))["cells"][0]["damaged"] == [sentence]
+    assert (wide.folder / "evaluation.json").exists()
+
+
+def test_the_verb_goes_on_beside_a_damaged_run(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, _, out = made
+    monkeypatch.setitem(STUDIES, "widths", {"spoken": study})
+    shutil.copytree(out, tmp_path / "out")
+    bad, other = jobs_of(study, tmp_path / "out", "narrow", "wide")
+    (bad.folder / "recipe.toml").write_text("system = [", "utf-8")
+    shutil.rmtree(other.folder)
+    words = ["reproduce", "widths", "--cells", "narrow", "wide", "--seeds", "0", "--out", str(tmp_path / "out")]
+    assert main([*words, "--show"]) == 0
+    assert capsys.readouterr().out.count("damaged") == 1
+    assert main([*words, "--device", "cpu"]) == 4
+    assert other.finished
+    printed = capsys.readouterr()
+    assert f"left out: narrow, seed 0, which is damaged: {bad.folder} has a recipe.toml that cannot" in printed.out
+    assert "1 of 2 runs are damaged and were left as they are; what is written below the table" in printed.err
 
 
 def test_a_cell_that_is_not_known_is_answered_with_the_nearest(study: Study) -> None:

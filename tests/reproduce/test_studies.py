@@ -151,6 +151,19 @@ def test_mistakes(told: Told, words: tuple[str, ...], sentence: str) -> None:
     assert sentence in told(2, *words)
 
 
+def test_a_place_where_no_run_can_be_is_told_before_anything_is_begun(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert told(2, "length", "--device", "gpu").startswith("regard: device: no device 'gpu' here; write auto or one of")
+    (tmp_path / "file").touch()
+    for out in ("file", "file/runs", "/proc/runs"):
+        said = told(2, "length", "--device", "cpu", "--out", out)
+        assert said.startswith(f"regard: --out: {out} cannot be written: ")
+        assert said.endswith("; name another folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_data_that_is_missing_is_told_before_anything_is_begun(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
