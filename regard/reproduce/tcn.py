@@ -92,7 +92,7 @@ class Task:
             model["forget"] = self.forget
         if self.lane:
             model["embedding"] = self.embedding or self.units[column]
-        return {"model": model, "train": {**self.learnt, **self._wider()}, "data": self.lane}
+        return {"model": model, "train": {**self._wider(), **self.learnt}, "data": self.lane}
 
     def _wider(self) -> dict[str, int]:
         if self.times == 1:
@@ -139,7 +139,8 @@ JSB = Task(
 CHARACTERS = Task(
     Part("ptb-char", "tcn-ptb-char", "bits", title="PTB, characters", notes=(ONE_CHARACTER, EVERY_TOKEN, BEST)),
     (None,) * 4,
-    layers=2, units=(500, 578, 1008), dropout=0.1, learnt={"optimizer": "adamw", "rate": 2e-3, "clip": 0.5},
+    layers=2, units=(500, 578, 1008), dropout=0.1,
+    learnt={"optimizer": "adamw", "rate": 2e-3, "clip": 0.5, "evaluate_every": 1245},  # letter by letter, which is long
     lane=lane(320), embedding=100, transformer=(256, 4, 400), times=4, said=(f"{THEIRS}, {FEWER}",),
 )  # fmt: skip
 SPELT = replace(
@@ -243,7 +244,6 @@ TCN = {
         lay=by_part,
         draw=panels,
         seeds=(0,),
-        quick=("lstm", "gru", "tcn"),
         quick_parts=tuple(task.part for task in SOON),
         notes=("all models of a task have about the size of its TCN and learn from as many examples",),
     ),

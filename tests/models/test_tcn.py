@@ -318,6 +318,7 @@ PUBLISHED = {
     "mnist": ({"inputs": 1, "labels": 10}, 66_910),
     "jsb": ({"inputs": 88, "labels": 88}, 269_938),
     "nottingham": ({"inputs": 88, "labels": 88}, 1_053_238),
+    "words": ({"vocab": 10_000}, 14_659_600),
     "characters": ({"vocab": 50}, 2_222_100),
     "text8": ({"vocab": 27}, 4_129_667),
 }
