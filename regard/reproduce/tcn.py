@@ -244,6 +244,7 @@ TCN = {
         lay=by_part,
         draw=panels,
         seeds=(0,),
+        quick=(*COLUMNS, "transformer"),
         quick_parts=tuple(task.part for task in SOON),
         notes=("all models of a task have about the size of its TCN and learn from as many examples",),
     ),

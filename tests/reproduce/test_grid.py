@@ -129,7 +129,7 @@ def test_the_notes_are_of_what_is_shown() -> None:
     assert not re.search("lambada|ptb|mnist|copy|adding|recurrent|searched", alone, re.IGNORECASE)
     quick = noted(TABLE.brief().only(TABLE.quick))
     assert "- copy-500: chance is 0.0400\n" in quick
-    assert "- lstm, gru: nothing was searched for" in quick
+    assert "- lstm, gru, rnn, transformer: nothing was searched for" in quick
     assert "0.0204" not in quick
     assert "brackets" in quick
     assert "brackets" not in noted(TABLE.only(parts=["copy-500"])), "nothing is published of it"
@@ -189,7 +189,8 @@ def test_characters_are_read_as_the_file_has_them_and_as_the_authors_do() -> Non
 def test_in_little_time_a_part_of_it_is_made() -> None:
     brief = TABLE.brief().only(TABLE.quick)
     names = [f"{job.cell.name}/{job.part.name}" for job in brief.jobs(brief.seeds, Path("out"), {})]
-    assert names == [f"{cell}/{part}" for cell in ("lstm", "gru", "tcn") for part in ("jsb", "copy-500")]
+    cells = ("lstm", "gru", "rnn", "tcn", "transformer")
+    assert names == [f"{cell}/{part}" for cell in cells for part in ("jsb", "copy-500")]
     assert all(job.recipe().train.threads == 1 for job in jobs_of(brief)), "each core has a run of its own"
     whole, short = (jobs_of(study, cells=["tcn"], parts=["jsb"])[0] for study in (TABLE, brief))
     assert whole.values == short.values, "what is made in little time need not be made again"
