@@ -247,9 +247,9 @@ def test_what_is_much_too_short_is_not_the_set(
             one.truncate(file.least)  # takes no room on the disk
     assert f"{tmp_path} has {name} already, large enough, but no hashes" in said("fetch", name, "--to", tmp_path)
     (tmp_path / first.path).write_text("= A line =\n", "utf-8")
-    wrong = f"{tmp_path / first.path}: it has 11 bytes, where {first.least:,} or more were wanted"
-    assert told(3, "fetch", name, "--to", tmp_path).startswith(f"{wrong}; it is damaged or another file: remove it")
-    assert doubt(first.path, tmp_path / first.path).startswith(wrong)
+    place, wrong = tmp_path / first.path, f"it has 11 bytes, where {first.least:,} or more were wanted"
+    assert told(3, "fetch", name, "--to", tmp_path).startswith(f"{place}: {wrong}; it is damaged or another file: ")
+    assert doubt(first.path, place).startswith(wrong)
 
 
 def test_training_tells_of_such_a_file_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
