@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.changes import marks, notice_optimizers
@@ -255,9 +256,8 @@ class Captured:
             and _possible(self.record, device)
             and not torch.is_autocast_enabled(device.type)
             and not self.model.training
-            and not any(
-                getattr(part, "minded", False) or part._forward_hooks or part._forward_pre_hooks for part in parts
-            )
+            and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
+            and not any(map(_minded, parts))
         )
 
     def _forget_what_is_stale(self, parts: Sequence[nn.Module]) -> None:
@@ -286,8 +286,9 @@ def capture(model: M, record: Record = captured, every: int = EVERY, kernels: Ke
 
 
 def _minded(part: nn.Module) -> bool:
-    """Whether somebody wants to know of each time that it is called."""
-    return bool(getattr(part, "minded", False) or part._forward_hooks or part._forward_pre_hooks)
+    """Whether somebody wants to know of each time that it is called, or has replaced what it does."""
+    replaced = "forward" in part.__dict__
+    return bool(getattr(part, "minded", False) or part._forward_hooks or part._forward_pre_hooks or replaced)
 
 
 def _filled(places: Sequence[int], room: int, device: torch.device) -> Tensor:

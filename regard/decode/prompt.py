@@ -115,7 +115,7 @@ class Places(Generic[P]):
         """Where such tokens (B, T) can be read; None: they are read as ever."""
         rows, length = tokens.shape
         size = doubled(rows), min(roomy(length, GRAIN), model.longest or MOST)
-        if not self.suited or math.prod(size) > MOST:
+        if not self.suited or length > size[1] or math.prod(size) > MOST:
             return None
         if size not in self.sizes:
             self._note(size)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 LEAST = 5.0  # seconds to judge by
 STAT = Path("/proc/stat")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: time and the period that it is of, both in microseconds
 
 
 class Used(NamedTuple):
@@ -31,15 +32,33 @@ def used() -> Used | None:
     return Used(time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4]))
 
 
+def allowed() -> int:
+    """Cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        time, period = map(int, QUOTA.read_text().split())
+    except (OSError, ValueError):  # there is no such file, or "max" in it
+        return cores
+    return max(1, min(cores, time // period))
+
+
 class Crowd:
-    """Says once that others use cores that these threads count on."""
+    """Says once that there are more threads than cores, or that others use cores that these threads count on."""
 
     def __init__(self, threads: int, cores: int | None = None, look: Callable[[], Used | None] = used) -> None:
-        self.threads, self.cores, self.look = threads, cores or os.cpu_count() or 1, look
-        self.before = look() if threads > 1 else None
+        self.threads, self.cores, self.look = threads, cores or allowed(), look
+        whole = cores is not None or self.cores == os.cpu_count()  # else nobody tells who works on our part of them
+        self.before = look() if threads > 1 and whole else None
+        self.many = threads > self.cores
 
     def word(self) -> str:
         """What is to be said of the time since it was last asked; mostly nothing."""
+        if self.many:
+            self.many, self.before = False, None
+            return (
+                f"warning: this trains with {self.threads} threads on {self.cores} cores, which wait for one another; "
+                f"write train.threads = {self.cores}"
+            )
         now = None if self.before is None else self.look()
         if now is None or self.before is None or now.passed - self.before.passed < LEAST:
             return ""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.linear import pack
@@ -27,6 +28,7 @@ from regard.decode.desk import Desk
 from regard.decode.filters import Filter, at_least, min_p, never, no_repeat, temperature, top_k, top_p
 from regard.decode.prompt import Act, Places, Prompt, Replay, roomy
 from regard.decode.standing import Standing, tensors
+from regard.errors import ConfigError
 from regard.fast import narrow
 from regard.models import gpt, recurrent, seq2seq, tcn, transformer
 
@@ -342,7 +344,16 @@ def test_what_was_recorded_stays_and_what_was_seen_once_makes_room() -> None:
     assert [rows for rows, _ in places.sizes] == [1, 4]
 
 
-@pytest.mark.parametrize("who", ["a hook", "somebody", "training", "gradients"])
+def test_a_source_that_is_too_long_is_refused_each_time_alike() -> None:
+    model = capture(make("transformer", positions="learned", context=32), RECORD)
+    source = torch.randint(3, VOCAB, (2, 40), device=DEVICE)
+    with torch.inference_mode():
+        for _ in range(3):
+            with pytest.raises(ConfigError, match="the learned positions end at 32"):
+                model.start(source)
+
+
+@pytest.mark.parametrize("who", ["a hook", "a hook of all", "a method", "somebody", "training", "gradients"])
 def test_sources_are_read_as_ever_where_somebody_wants_to_know(who: str) -> None:
     model = capture(make("transformer"), RECORD)
     source, called = torch.randint(3, VOCAB, (2, 5), device=DEVICE), []
@@ -356,12 +367,19 @@ def test_sources_are_read_as_ever_where_somebody_wants_to_know(who: str) -> None
     encoder: torch.nn.Module = model.encoder[0]  # type: ignore[union-attr, index, operator]
     if who == "a hook":
         encoder.register_forward_hook(lambda *_: called.append(1))
+    if who == "a method":
+        forward = encoder.forward
+        encoder.forward = lambda *a, **k: called.append(1) or forward(*a, **k)  # type: ignore[func-returns-value]
+    every = register_module_forward_hook(lambda part, *_: called.append(1) if part is encoder else None)
+    if who != "a hook of all":
+        every.remove()
     model.train(who == "training")
     watched = watch(model, "encoder.0.attention") if who == "somebody" else nullcontext({})
     with torch.inference_mode(who != "gradients"), watched as seen:
         model.start(source)
     assert len(seen.get("encoder.0.attention", [])) == (who == "somebody")
-    assert len(called) == (who == "a hook")
+    every.remove()
+    assert len(called) == (who in ("a hook", "a hook of all", "a method"))
 
 
 @pytest.mark.parametrize("change", ["trained", "moved", "packed again"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +48,24 @@ def test_where_nobody_is_in_the_way_nothing_is_said(others: float, threads: int,
 
 def test_as_many_threads_are_advised_as_there_is_room_for() -> None:
     assert "train.threads = 5" in told(2.5, threads=8, cores=8)[0]
+
+
+def test_more_threads_than_cores_are_told_of_at_once() -> None:
+    first, *rest = told(0.0, threads=8, cores=2, seconds=LEAST / 10)
+    assert first == (
+        "warning: this trains with 8 threads on 2 cores, which wait for one another; write train.threads = 2"
+    )
+    assert rest == ["", "", ""]
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("150000 100000", 1), ("max 100000", None), ("90000000 100000", None)])
+def test_a_container_has_the_cores_that_it_is_given(
+    quota: str, cores: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    before = crowd.allowed()
+    monkeypatch.setattr(crowd, "QUOTA", tmp_path / "cpu.max")
+    assert crowd.allowed() == (cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else before)
 
 
 def test_a_moment_is_too_short_to_judge_by() -> None:
