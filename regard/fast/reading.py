@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import POINTER, Structure, c_float, c_int, c_void_p
 from functools import partial
-from typing import Any
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from regard.core.head import Head
 from regard.core.linear import Linear
 from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
+from regard.fast.build import Unbuilt
 from regard.fast.matrix import Matrix
 
 
@@ -135,6 +137,30 @@ class Reading:
             return None
         self.held.append(t.detach().contiguous())
         return self.held[-1].data_ptr()
+
+
+R = TypeVar("R", bound=Reading)
+
+
+class Latest(Generic[R]):
+    """What was read of a model, and once its weights have changed, what they are now. Whoever asks keeps what he got
+    until the native side is done with it: meanwhile another thread may have found the weights changed."""
+
+    def __init__(self, read: Callable[[], R]) -> None:
+        self.read = read
+        self.found: R | None = None
+        self.able = True
+        self.alone = Lock()  # one thread reads, and whoever else comes waits for that
+
+    def __call__(self) -> R | None:
+        """None: there is nothing to be read, or nobody who could."""
+        with self.alone:
+            if self.able and (self.found is None or not self.found.fits()):
+                try:
+                    self.found = self.read()
+                except (Unable, Unbuilt):
+                    self.able = False
+            return self.found if self.able else None
 
 
 def activation_of(function: Callable[[Tensor], Tensor]) -> int:

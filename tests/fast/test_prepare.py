@@ -35,7 +35,7 @@ def texts(count: int = 24) -> list[str]:
 def test_a_run_answers_as_without_it(how: dict[str, Any]) -> None:
     run = load_rewriter(trained())
     quick = run.answer(texts(), **how)
-    assert run.model.writer.read is not None, "it was not asked"
+    assert run.model.writer.latest.found is not None, "it was not asked"
     run.model.writer = None
     for ours, theirs in zip(quick, run.answer(texts(), **how), strict=True):
         assert ours.texts == theirs.texts
@@ -47,7 +47,7 @@ def test_a_run_answers_as_without_it(how: dict[str, Any]) -> None:
 def test_what_only_the_plain_search_can_do_is_left_to_it(how: dict[str, Any]) -> None:
     run = load_rewriter(trained())
     run.answer(texts(3), **how)
-    assert run.model.writer.read is None
+    assert run.model.writer.latest.found is None
 
 
 def test_in_int8_a_run_answers_nearly_as_it_did() -> None:

@@ -51,7 +51,7 @@ def test_it_reads_what_its_blocks_read(lengths: list[int], activation: str, dim:
     plain = read(model, tokens, real)
     model.encoder.reader = reader = Reader(model.encoder, whole=False)
     quick = read(model, tokens, real)
-    assert reader.read is not None, "it was not asked"
+    assert reader.latest.found is not None, "it was not asked"
     torch.testing.assert_close(quick, plain, atol=2e-5, rtol=1e-4)
 
 
@@ -86,7 +86,7 @@ def test_it_steps_aside_while_somebody_watches_trains_or_has_changed_it() -> Non
     with watch(model) as seen:
         read(model, tokens, real)
     assert seen["encoder.1.attention"]
-    assert reader.read is None
+    assert reader.latest.found is None
     model(tokens, real).sum().backward()
     assert model.words.weight.grad is not None
     with torch.no_grad():
