@@ -23,7 +23,7 @@ from regard.core.linear import Linear
 from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
 from regard.fast.build import Unbuilt
-from regard.fast.matrix import Matrix
+from regard.fast.matrix import WIDEST, Matrix
 
 
 class Norm(Structure):
@@ -127,6 +127,8 @@ class Reading:
             raise Unable
         biases = [part.bias for part in parts if part.bias is not None]
         if biases and len(biases) < len(parts):
+            raise Unable
+        if self.whole and parts[0].weight.shape[1] > WIDEST:
             raise Unable
         bias = torch.cat(biases) if biases else None
         self.held.append(Matrix(torch.cat([part.weight for part in parts]), bias, whole=self.whole))

@@ -315,6 +315,13 @@ def test_other_scores_and_norms_are_left_to_the_plain_search(settings: dict[str,
     assert not says_something(transformer.Transformer(config).eval())
 
 
+def test_in_bytes_what_is_too_wide_for_a_sum_is_left_to_the_plain_search() -> None:
+    config = transformer.Config(vocab=12, dim=8, heads=2, layers=1, hidden=2**16 + 1)
+    wide = transformer.Transformer(config).eval()
+    assert says_something(wide)
+    assert not says_something(wide, whole=True)
+
+
 def test_other_systems_are_left_to_the_plain_search() -> None:
     assert not says_something(seq2seq.Seq2Seq(seq2seq.Config(vocab=12, dim=8, embedding=8)).eval())
 
