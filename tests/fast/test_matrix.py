@@ -105,6 +105,30 @@ def test_nothing_becomes_the_bias() -> None:
     assert matrix.product(torch.empty(0, 6)).shape == (0, 5)
 
 
+@pytest.mark.parametrize("by", PROCESSORS)
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, 5, 20])
+def test_in_bytes_what_is_no_number_stays_none_and_spoils_nobody_else(place: int, wrong: float, by: str) -> None:
+    weight, x = torch.randn(5, 21), torch.randn(4, 21)
+    right = made(weight, whole=True, by=by).product(x)
+    vectors = x.index_put((torch.tensor(2), torch.tensor(place)), torch.tensor(wrong))
+    found = made(weight, whole=True, by=by).product(vectors)
+    assert found[2].isnan().all()
+    assert torch.equal(found[[0, 1, 3]], right[[0, 1, 3]])
+    weight[3, place] = wrong
+    found = made(weight, whole=True, by=by).product(x)
+    assert found[:, 3].isnan().all()
+    assert torch.equal(found[:, [0, 1, 2, 4]], right[:, [0, 1, 2, 4]])
+
+
+@pytest.mark.parametrize("by", PROCESSORS)
+@pytest.mark.parametrize("small", [1e-38, 1e-42])
+def test_in_bytes_what_is_next_to_nothing_becomes_nothing(small: float, by: str) -> None:
+    weight, x = torch.randn(5, 21), torch.randn(4, 21)
+    assert not made(weight, whole=True, by=by).product(small * x).any()
+    assert not made(small * weight, whole=True, by=by).product(x).any()
+
+
 def test_in_bytes_a_product_is_off_by_little() -> None:
     """Of normal numbers; the two roundings are independent, and so is what they do to each term of the sum."""
     weight, x = torch.randn(256, 512), torch.randn(64, 512)

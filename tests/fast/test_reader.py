@@ -80,6 +80,18 @@ def test_in_int8_it_is_off_by_little() -> None:
     assert 0 < float(off.std() / right.std()) < 0.1
 
 
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+@pytest.mark.parametrize("part", ["feed_forward.wide", "feed_forward.narrow", "attention.value", "attention.score.key"])
+def test_a_weight_that_is_no_number_is_not_hidden(part: str, activation: str, whole: bool) -> None:
+    model = made(activation=activation)
+    with torch.no_grad():
+        model.encoder[0].get_submodule(part).weight[3, 5] = float("nan")
+    model.encoder.reader = reader = Reader(model.encoder, whole=whole)
+    assert read(model, *batch([5, 3])).isnan().all()
+    assert reader.latest.found is not None, "it was not asked"
+
+
 def test_it_steps_aside_while_somebody_watches_trains_or_has_changed_it() -> None:
     model, (tokens, real) = made(), batch([5, 3])
     model.encoder.reader = reader = Reader(model.encoder, whole=False)

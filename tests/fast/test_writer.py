@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import random
 from collections.abc import Callable
@@ -320,6 +321,17 @@ def test_in_bytes_what_is_too_wide_for_a_sum_is_left_to_the_plain_search() -> No
     wide = transformer.Transformer(config).eval()
     assert says_something(wide)
     assert not says_something(wide, whole=True)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize("part", ["words", "blocks.0.feed_forward.wide", "blocks.0.attention.value"])
+def test_a_weight_that_is_no_number_is_not_hidden(part: str, keep: int, whole: bool) -> None:
+    model = restless(gpt.GPT(gpt.Config(vocab=20, dim=16, heads=2, layers=1, context=32)))
+    with torch.no_grad():
+        model.get_submodule(part).weight[3, 5] = float("nan")
+    for best in quick(model, None, None, PROMPT, limit=6, keep=keep, whole=whole):
+        assert not any(math.isfinite(one.score) for one in best)
 
 
 def test_other_systems_are_left_to_the_plain_search() -> None:
