@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from regard.core.changes import marks, notice_optimizers
 
@@ -86,6 +88,18 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
+def recorded() -> bool:
+    """PyTorch follows each operation, to compile, trace, transform or count it; what it cannot see would be left out.
+    Where tensors are made by default is no such matter."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
+    )
+
+
 def pack(model: M, layout: Layout = swiftest) -> M:
     """Prepares a model that is only asked from now on: large matrices in the layout that is multiplied
     fastest, and one product where an attention makes three of the same vector. What is trained or moved afterwards
@@ -144,9 +158,9 @@ class Packed:
         self.multiply = layout(self.weight, self.bias)
 
     def fits(self, x: Tensor) -> bool:
-        """False once a weight has been moved, converted or trained on, while gradients are recorded, and for vectors of
-        another precision."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
+        """False once a weight has been moved, converted or trained on, while gradients or operations are recorded, and
+        for vectors of another precision."""
+        if torch.is_grad_enabled() or recorded() or torch.is_autocast_enabled(x.device.type):
             return False
         return x.dtype == self.weight.dtype and self._marks() == self.marks
 

@@ -25,8 +25,7 @@ class Reader:
 
     def __call__(self, x: Tensor, mask: Mask) -> Tensor | None:
         """(B, T, dim) -> (B, T, dim), or packed rows (1, N, dim) likewise."""
-        lengths = _lengths(x, mask)
-        if lengths is None or not self._can(x) or (read := self.latest()) is None:
+        if not self._can(x) or (lengths := _lengths(x, mask)) is None or (read := self.latest()) is None:
             return None
         y = x.clone(memory_format=torch.contiguous_format)
         tokens = x.shape[0] * x.shape[1]

@@ -19,7 +19,7 @@ from regard.core.attention import Attention
 from regard.core.block import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm
 from regard.core.changes import marks, notice_optimizers
 from regard.core.head import Head
-from regard.core.linear import Linear
+from regard.core.linear import Linear, recorded
 from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
 from regard.fast.build import Unbuilt
@@ -176,11 +176,12 @@ def activation_of(function: Callable[[Tensor], Tensor]) -> int:
 
 
 def as_it_is(model: nn.Module, *vectors: Tensor) -> bool:
-    """It is only asked, in 32 bits and on a CPU, and nobody watches, silences, hooks or replaces any part of it."""
+    """It is only asked, in 32 bits and on a CPU, and nobody watches, silences, hooks, records or replaces any part of
+    it."""
     for t in (*model.parameters(), *vectors):
         if t.device.type != "cpu" or t.dtype != torch.float32:
             return False
-    if model.training or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+    if model.training or torch.is_autocast_enabled("cpu") or recorded():
         return False
     return (
         not hooks._global_forward_hooks

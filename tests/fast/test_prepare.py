@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.core.watch import watch
 from regard.data.spoken import spoken
@@ -93,6 +96,66 @@ def test_in_int8_every_system_computes_nearly_the_same_and_each_row_by_itself(
         found = said(prepare(system, "int8"), tokens)
         assert 0 < float((found - right).std() / right.std()) < 0.1
         torch.testing.assert_close(said(system, tokens[2:3]), found[2:3], atol=1e-5, rtol=1e-5)
+
+
+class Seen(TorchDispatchMode):
+    """Counts products."""
+
+    products = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.products += function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return function(*args, **(kwargs or {}))
+
+
+class Called(TorchFunctionMode):
+    """Counts products as they are asked for."""
+
+    products = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.products += function is torch.nn.functional.linear
+        return function(*args, **(kwargs or {}))
+
+
+def small_bert() -> bert.Bert:
+    torch.manual_seed(0)
+    return bert.Bert(bert.Config(vocab=30, dim=64, heads=4, layers=2, hidden=128, head="pretrain")).eval()
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "int8"])
+@pytest.mark.parametrize("mode", [Seen, Called])
+def test_whoever_counts_operations_sees_those_of_the_model(mode: type[Seen | Called], arithmetic: str) -> None:
+    tokens, counts = torch.randint(4, 30, (3, 9)), []
+    for model in (small_bert(), prepare(small_bert(), arithmetic)):
+        with torch.no_grad(), mode() as seen:
+            model(tokens)
+        counts.append(seen.products)
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "int8"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_trace_is_of_the_model(arithmetic: str) -> None:
+    model, (first, then) = small_bert(), torch.randint(4, 30, (2, 3, 9))
+    with torch.no_grad():
+        traced = torch.jit.trace(prepare(copy.deepcopy(model), arithmetic), (first,), check_trace=False)
+        torch.testing.assert_close(traced(then), model(then))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_transformed_model_is_transformed() -> None:
+    model, tokens = small_bert(), torch.randint(4, 30, (5, 3, 9))
+    with torch.no_grad():
+        found = torch.vmap(prepare(copy.deepcopy(model)))(tokens)
+        torch.testing.assert_close(found, torch.stack([model(some) for some in tokens]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_device_for_what_is_made_is_no_reason_to_step_aside() -> None:
+    model, tokens = prepare(small_bert()), torch.randint(4, 30, (3, 9))
+    with torch.inference_mode(), torch.device("cpu"):
+        model(tokens)
+    assert model.encoder.reader.latest.found is not None
 
 
 def test_what_it_is_asked_for_and_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
