@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -135,7 +137,7 @@ class Product(Packable):
         return product(input, self.weight, self.bias)
 
     def pack(self, layout: Layout = swiftest) -> None:
-        packed = Packed(self, layout=layout)
+        packed = Packed(self._parameters, layout=layout)
         self.packed = None if packed.multiply is None else packed
 
 
@@ -146,14 +148,15 @@ class Linear(nn.Linear, Product):  # type: ignore[misc]
 
 
 class Packed:
-    """One matrix, or several under each other, in the layout that is multiplied fastest."""
+    """One matrix, or several under each other, in the layout that is multiplied fastest. Its parts are where modules
+    keep their weights."""
 
-    def __init__(self, *parts: nn.Module, layout: Layout = swiftest) -> None:
+    def __init__(self, *parts: dict[str, nn.Parameter | None], layout: Layout = swiftest) -> None:
         notice_optimizers()
-        held = [part._parameters for part in parts]
-        self.held = [(of, name) for of in held for name in ("weight", "bias") if of.get(name) is not None]
+        self.parts, self.layout = parts, layout
+        self.held = [(of, name) for of in parts for name in ("weight", "bias") if of.get(name) is not None]
         self.marks = self._marks()
-        weights, biases = ([of[name] for of in held if of.get(name) is not None] for name in ("weight", "bias"))
+        weights, biases = ([of[name] for of in parts if of.get(name) is not None] for name in ("weight", "bias"))
         self.weight, self.bias = _under_each_other(weights), _under_each_other(biases) if biases else None
         self.multiply = layout(self.weight, self.bias)
 
@@ -170,11 +173,12 @@ class Packed:
     def _marks(self) -> list[int]:
         return marks(of[name] for of, name in self.held)  # type: ignore[misc]
 
-    def __deepcopy__(self, memo: object) -> None:
-        return None  # a copy of the model has weights of its own
+    def __deepcopy__(self, memo: dict[int, Any]) -> Packed:
+        """A copy of the model has weights of its own, in the same layout: it may be one that rounds them."""
+        return Packed(*deepcopy(self.parts, memo), layout=self.layout)
 
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        return type(None), ()  # nor is it kept with one
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Packed, layout=self.layout), self.parts  # not kept, but made again
 
 
 def _under_each_other(tensors: Sequence[Tensor | None]) -> Tensor:

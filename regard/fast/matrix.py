@@ -56,6 +56,6 @@ class Matrix:
 def in_bytes(weight: Tensor, bias: Tensor | None) -> Multiply | None:
     """The layout of `core.linear.pack` for arithmetic in int8: of small matrices too, as a search in one call has
     them, so that whoever watches sees the same numbers at work."""
-    if weight.shape[1] > WIDEST or weight.dtype != torch.float32:
+    if weight.shape[1] > WIDEST or weight.dtype != torch.float32 or weight.device.type != "cpu":
         return None
     return Matrix(weight, bias, whole=True).product

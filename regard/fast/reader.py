@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from ctypes import byref
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +42,11 @@ class Reader:
         asked = type(self.encoder) is Encoder and not torch.is_grad_enabled() and x.numel() > 0
         return asked and as_it_is(self.encoder, x)
 
-    def __deepcopy__(self, memo: object) -> None:
-        return None  # a copy of the encoder has weights of its own
+    def __deepcopy__(self, memo: dict[int, Any]) -> Reader:
+        return Reader(deepcopy(self.encoder, memo), whole=self.whole)
 
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        return type(None), ()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Reader, whole=self.whole), (self.encoder,)
 
 
 class _Blocks(Reading):

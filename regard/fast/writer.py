@@ -8,8 +8,10 @@ In fp32 the words are those of decode/search.py. What it cannot do (`Writer.__ca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from ctypes import Structure, byref, c_int, c_void_p
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -122,11 +124,11 @@ class Writer:
             model.source.positions = tables[1].data_ptr()
         return model, tables
 
-    def __deepcopy__(self, memo: object) -> None:
-        return None  # a copy of the model has weights of its own
+    def __deepcopy__(self, memo: dict[int, Any]) -> Writer:
+        return Writer(deepcopy(self.model, memo), whole=self.whole)
 
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        return type(None), ()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Writer, whole=self.whole), (self.model,)
 
 
 class _Whole(Reading):

@@ -16,6 +16,7 @@ from regard.core.watch import watch
 from regard.data.spoken import spoken
 from regard.errors import ConfigError
 from regard.fast import Unbuilt, library, prepare
+from regard.interop.engine import on_cpu
 from regard.models import bert, gpt, seq2seq
 from regard.pipeline import load
 from regard.pipeline.rewrite import load_rewriter
@@ -98,6 +99,34 @@ def test_in_int8_every_system_computes_nearly_the_same_and_each_row_by_itself(
         torch.testing.assert_close(said(system, tokens[2:3]), found[2:3], atol=1e-5, rtol=1e-5)
 
 
+def small_bert() -> bert.Bert:
+    torch.manual_seed(0)
+    return bert.Bert(bert.Config(vocab=30, dim=64, heads=4, layers=2, hidden=128, head="pretrain")).eval()
+
+
+def test_a_copy_of_a_model_in_int8_is_in_int8(tmp_path: Path) -> None:
+    model, tokens = prepare(small_bert(), "int8"), torch.randint(4, 30, (5, 6))
+    torch.save(model, tmp_path / "model.pt")
+    with torch.inference_mode():
+        right = model(tokens)
+        assert torch.equal(copy.deepcopy(model)(tokens), right)
+        assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False)(tokens), right)
+        assert not torch.equal(prepare(copy.deepcopy(model))(tokens), right)
+
+
+def test_a_copy_of_a_run_in_int8_answers_alike() -> None:
+    run = load_rewriter(trained(), arithmetic="int8")
+    ours, theirs = ([one.hypotheses for one in any_of.answer(texts())] for any_of in (run, copy.deepcopy(run)))
+    assert ours == theirs
+
+
+def test_what_was_loaded_in_int8_is_exported_as_it_is() -> None:
+    model, tokens = small_bert(), torch.randint(4, 30, (3, 9))
+    with torch.inference_mode():
+        right = model(tokens)
+        torch.testing.assert_close(on_cpu(prepare(model, "int8"))(tokens), right, atol=1e-5, rtol=1e-5)
+
+
 class Seen(TorchDispatchMode):
     """Counts products."""
 
@@ -116,11 +145,6 @@ class Called(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.products += function is torch.nn.functional.linear
         return function(*args, **(kwargs or {}))
-
-
-def small_bert() -> bert.Bert:
-    torch.manual_seed(0)
-    return bert.Bert(bert.Config(vocab=30, dim=64, heads=4, layers=2, hidden=128, head="pretrain")).eval()
 
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "int8"])

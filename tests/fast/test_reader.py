@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -103,7 +104,20 @@ def test_it_steps_aside_while_somebody_watches_trains_or_has_changed_it() -> Non
     assert model.words.weight.grad is not None
     with torch.no_grad():
         model.encoder[0].attention.value.weight.add_(1.0)
-    torch.testing.assert_close(
-        read(model, tokens, real), read(copy.deepcopy(model), tokens, real), atol=2e-5, rtol=1e-4
-    )  # fmt: skip
-    assert copy.deepcopy(model).encoder.reader is None
+    again = read(model, tokens, real)
+    model.encoder.reader = None
+    torch.testing.assert_close(again, read(model, tokens, real), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_copy_has_a_reader_of_its_own(whole: bool) -> None:
+    model, (tokens, real) = made(), batch([5, 3])
+    model.encoder.reader = Reader(model.encoder, whole=whole)
+    before = read(model, tokens, real)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(read(twin, tokens, real), before)
+        assert twin.encoder.reader.latest.found is not None
+        with torch.no_grad():
+            twin.encoder[0].attention.value.weight.add_(1.0)
+        assert not torch.equal(read(twin, tokens, real), before)
+    assert torch.equal(read(model, tokens, real), before)

@@ -350,10 +350,18 @@ def test_an_activation_of_ones_own_is_left_to_the_plain_search(model: transforme
     assert not says_something(model)
 
 
-def test_a_copy_of_the_model_has_no_writer(model: transformer.Transformer) -> None:
-    model.writer = Writer(model, whole=False)
-    assert copy.deepcopy(model).writer is None
-    assert pickle.loads(pickle.dumps(model)).writer is None
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_copy_of_the_model_has_a_writer_of_its_own(model: transformer.Transformer, whole: bool) -> None:
+    model.writer = Writer(model, whole=whole)
+    given = SOURCE, None, PROMPT
+    before = model.writer(*given, eos=END, limit=4)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.writer.model is twin
+        assert twin.writer(*given, eos=END, limit=4) == before
+        with torch.no_grad():
+            twin.head.weight.neg_()
+        assert twin.writer(*given, eos=END, limit=4) != before
+    assert model.writer(*given, eos=END, limit=4) == before
 
 
 def test_without_a_compiler_nobody_hears_of_it(model: transformer.Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
