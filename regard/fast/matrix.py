@@ -12,6 +12,7 @@ other, so an answer does not depend on who else is in the batch.
 from __future__ import annotations
 
 from ctypes import c_void_p
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -47,6 +48,9 @@ class Matrix:
     @property
     def pointer(self) -> c_void_p:
         return c_void_p(self.at)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Matrix is native memory, of which there is no copy; make another of the same weight")
 
     def __del__(self) -> None:
         if getattr(self, "at", None) is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -147,3 +150,10 @@ def test_what_is_too_wide_or_of_another_precision_stays_as_it_is() -> None:
 def test_kernels_that_are_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot run the kernels for abacus; leave them out"):
         Matrix(torch.ones(1, 1), None, whole=True, kernels="abacus")
+
+
+def test_two_do_not_share_native_memory() -> None:
+    matrix = made(torch.ones(1, 1), whole=True)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="no copy; make another of the same weight"):
+            copied(matrix)
