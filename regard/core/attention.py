@@ -188,7 +188,7 @@ class Attention(Packable):
     def pack(self, layout: Layout = swiftest) -> None:
         """Queries, keys and values in one product, for looking inward."""
         if self.alike:
-            self.packed = Packed(*self.alike, layout=layout)
+            self.packed = Packed(*(part._parameters for part in self.alike), layout=layout)
 
     @torch.no_grad()
     def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from regard.core.changes import marks, notice_optimizers
 
@@ -86,6 +90,18 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
+def recorded() -> bool:
+    """PyTorch follows each operation, to compile, trace, transform or count it; what it cannot see would be left out.
+    Where tensors are made by default is no such matter."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
+    )
+
+
 def pack(model: M, layout: Layout = swiftest) -> M:
     """Prepares a model that is only asked from now on: large matrices in the layout that is multiplied
     fastest, and one product where an attention makes three of the same vector. What is trained or moved afterwards
@@ -121,7 +137,7 @@ class Product(Packable):
         return product(input, self.weight, self.bias)
 
     def pack(self, layout: Layout = swiftest) -> None:
-        packed = Packed(self, layout=layout)
+        packed = Packed(self._parameters, layout=layout)
         self.packed = None if packed.multiply is None else packed
 
 
@@ -132,21 +148,22 @@ class Linear(nn.Linear, Product):  # type: ignore[misc]
 
 
 class Packed:
-    """One matrix, or several under each other, in the layout that is multiplied fastest."""
+    """One matrix, or several under each other, in the layout that is multiplied fastest. Its parts are where modules
+    keep their weights."""
 
-    def __init__(self, *parts: nn.Module, layout: Layout = swiftest) -> None:
+    def __init__(self, *parts: dict[str, nn.Parameter | None], layout: Layout = swiftest) -> None:
         notice_optimizers()
-        held = [part._parameters for part in parts]
-        self.held = [(of, name) for of in held for name in ("weight", "bias") if of.get(name) is not None]
+        self.parts, self.layout = parts, layout
+        self.held = [(of, name) for of in parts for name in ("weight", "bias") if of.get(name) is not None]
         self.marks = self._marks()
-        weights, biases = ([of[name] for of in held if of.get(name) is not None] for name in ("weight", "bias"))
+        weights, biases = ([of[name] for of in parts if of.get(name) is not None] for name in ("weight", "bias"))
         self.weight, self.bias = _under_each_other(weights), _under_each_other(biases) if biases else None
         self.multiply = layout(self.weight, self.bias)
 
     def fits(self, x: Tensor) -> bool:
-        """False once a weight has been moved, converted or trained on, while gradients are recorded, and for vectors of
-        another precision."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
+        """False once a weight has been moved, converted or trained on, while gradients or operations are recorded, and
+        for vectors of another precision."""
+        if torch.is_grad_enabled() or recorded() or torch.is_autocast_enabled(x.device.type):
             return False
         return x.dtype == self.weight.dtype and self._marks() == self.marks
 
@@ -156,11 +173,12 @@ class Packed:
     def _marks(self) -> list[int]:
         return marks(of[name] for of, name in self.held)  # type: ignore[misc]
 
-    def __deepcopy__(self, memo: object) -> None:
-        return None  # a copy of the model has weights of its own
+    def __deepcopy__(self, memo: dict[int, Any]) -> Packed:
+        """A copy of the model has weights of its own, in the same layout: it may be one that rounds them."""
+        return Packed(*deepcopy(self.parts, memo), layout=self.layout)
 
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        return type(None), ()  # nor is it kept with one
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Packed, layout=self.layout), self.parts  # not kept, but made again
 
 
 def _under_each_other(tensors: Sequence[Tensor | None]) -> Tensor:

@@ -32,11 +32,12 @@ class Sinusoidal(nn.Module):
 
     def forward(self, start: int, length: int, own: Tensor | None = None) -> Tensor:
         """(T, dim) from `start` on; (B, T, dim) of rows that start at `own` (B,), none of them later than `start`."""
-        start += self.offset
-        if start + length > len(self.table):
+        start, table = start + self.offset, self.table
+        if start + length > len(table):
             with torch.inference_mode(False):  # grown while decoding, it must still serve in training
-                self.table = self._draw(2 * (start + length)).to(self.table)
-        return self.table[start : start + length] if own is None else self.table[_places(own, self.offset, length)]
+                table = self._draw(2 * (start + length)).to(table)
+            self.table = table  # which another thread may replace by a shorter one
+        return table[start : start + length] if own is None else table[_places(own, self.offset, length)]
 
     def _draw(self, length: int) -> Tensor:
         return sinusoid(torch.arange(length, dtype=torch.float64), self.dim).to(torch.get_default_dtype())

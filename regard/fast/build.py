@@ -1,7 +1,7 @@
 """From C++ to a library that is loaded: compiled when it is first used, and kept.
 
-A library is found by what it was made of: sources, compiler and flags. It is written beside its place and moved there
-when it is whole, so two processes at once do no harm.
+A library is found by what it was made of: sources, flags and compiler; once the compiler is gone, by sources and flags
+alone. It is written beside its place and moved there when it is whole, so two processes at once do no harm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ctypes import c_char_p, c_int, c_void_p
 from functools import cache
 from hashlib import sha256
@@ -40,12 +40,25 @@ def library() -> ctypes.CDLL:
     """The accelerator. Whoever asks for it by name is told why there is none."""
     if os.environ.get("REGARD_FAST", "").lower() in ("off", "0", "no", "false"):
         raise Unbuilt("REGARD_FAST=off turns the accelerator off; unset it, or write arithmetic fp32")
-    found = NATIVE / _name(FLAGS)
-    place = found if found.exists() else _kept(compiler())
+    place = _place()
     try:
         return _declared(ctypes.CDLL(str(place)))
     except (OSError, AttributeError) as error:
         raise Unbuilt(f"{place} cannot be loaded: {error}; remove it, or write arithmetic fp32") from None
+
+
+def _place() -> Path:
+    """Where it is: with the package, or in the cache, or there by now."""
+    found = NATIVE / f"{_stem()}.so"
+    if found.exists():
+        return found
+    try:
+        words = compiler()
+    except Unbuilt:
+        if os.environ.get("CXX") or (left := _left()) is None:
+            raise
+        return left
+    return _kept(words)
 
 
 def compiler() -> list[str]:
@@ -56,7 +69,10 @@ def compiler() -> list[str]:
     for words in (named, ["c++"], ["g++"], ["clang++"]):
         if words and shutil.which(words[0]):
             return words
-    raise Unbuilt("the accelerator needs a C++ compiler, and none was found; install g++, or write arithmetic fp32")
+    raise Unbuilt(
+        "the accelerator needs a C++ compiler, and none was found; install g++, or compile it into the package where "
+        "there is one (python -m regard.fast.build), or write arithmetic fp32"
+    )
 
 
 def build(folder: Path, words: list[str], name: str) -> Path:
@@ -103,7 +119,8 @@ def _parts() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 def _kept(words: list[str]) -> Path:
     """The library in the cache, or in the temporary folder where there is no home that can be written."""
-    name = _name((*words, _begun([*words, "--version"]).communicate()[0], *FLAGS))
+    version = _begun([*words, "--version"]).communicate()[0]
+    name = f"{_stem(words[1:])}-{_digest((words[0], version))}.so"
     trouble = ""
     for home in (_cache, _own_temporary, lambda: Path(tempfile.mkdtemp(prefix="regard-"))):
         try:
@@ -112,6 +129,18 @@ def _kept(words: list[str]) -> Path:
         except (OSError, RuntimeError) as error:  # no home, or none that can be written
             trouble = trouble or str(error)
     raise Unbuilt(f"the accelerator could not be put anywhere: {trouble}; make room, or write arithmetic fp32")
+
+
+def _left() -> Path | None:
+    """What a compiler that is gone has left in the cache, the latest first; it had no words of its own."""
+    for home in (_cache, _own_temporary):
+        try:
+            found = sorted(home().glob(f"{_stem()}-*.so"), key=lambda path: path.stat().st_mtime)
+        except (OSError, RuntimeError):
+            continue
+        if found:
+            return found[-1]
+    return None
 
 
 def _cache() -> Path:
@@ -128,10 +157,14 @@ def _own_temporary() -> Path:
     return folder
 
 
-def _name(made_of: tuple[str, ...]) -> str:
+def _stem(words: Sequence[str] = ()) -> str:
+    """The beginning of its name, of sources and flags; a compiler may have some of its own."""
     sources = [path.read_bytes() for path in sorted(NATIVE.glob("*.[ch]*"))]
-    digest = sha256(repr((sources, made_of, PROCESSORS, platform.machine())).encode()).hexdigest()
-    return f"fast-{digest[:16]}.so"
+    return "fast-" + _digest((sources, FLAGS, tuple(words), PROCESSORS, platform.machine()))
+
+
+def _digest(what: object) -> str:
+    return sha256(repr(what).encode()).hexdigest()[:16]
 
 
 def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
@@ -149,4 +182,4 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
 
 
 if __name__ == "__main__":
-    print(build(NATIVE, compiler(), _name(FLAGS)))
+    print(build(NATIVE, compiler(), f"{_stem()}.so"))

@@ -12,6 +12,7 @@ other, so an answer does not depend on who else is in the batch.
 from __future__ import annotations
 
 from ctypes import c_void_p
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from torch import Tensor
 from regard.core.linear import Multiply
 from regard.fast.build import library
 
-LARGE = 2**16  # numbers in a matrix; a smaller one is multiplied before it has been handed over
 WIDEST = 2**16  # the sum of so many products of two bytes fits into 32 bits
 
 
@@ -49,13 +49,17 @@ class Matrix:
     def pointer(self) -> c_void_p:
         return c_void_p(self.at)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Matrix is native memory, of which there is no copy; make another of the same weight")
+
     def __del__(self) -> None:
         if getattr(self, "at", None) is not None:
             self.forget(self.at)
 
 
 def in_bytes(weight: Tensor, bias: Tensor | None) -> Multiply | None:
-    """The layout of `core.linear.pack` for arithmetic in int8."""
-    if weight.numel() < LARGE or weight.shape[1] > WIDEST or weight.dtype != torch.float32:
+    """The layout of `core.linear.pack` for arithmetic in int8: of small matrices too, as a search in one call has
+    them, so that whoever watches sees the same numbers at work."""
+    if weight.shape[1] > WIDEST or weight.dtype != torch.float32 or weight.device.type != "cpu":
         return None
     return Matrix(weight, bias, whole=True).product

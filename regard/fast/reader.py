@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from ctypes import byref
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.core.block import Encoder
 from regard.core.mask import Mask
-from regard.fast.build import Unbuilt, library
-from regard.fast.reading import Reading, Stack, Unable, as_it_is
+from regard.fast.build import library
+from regard.fast.reading import Latest, Reading, Stack, as_it_is
 
 SHARE = 128  # tokens that are worth a thread
 
@@ -20,38 +23,30 @@ class Reader:
 
     def __init__(self, encoder: Encoder, *, whole: bool) -> None:
         self.encoder, self.whole = encoder, whole
-        self.read: _Blocks | None = None
-        self.able = True
+        self.latest = Latest(partial(_Blocks, encoder, whole=whole))
 
     def __call__(self, x: Tensor, mask: Mask) -> Tensor | None:
         """(B, T, dim) -> (B, T, dim), or packed rows (1, N, dim) likewise."""
-        lengths = _lengths(x, mask)
-        if lengths is None or not self._can(x) or not self._knows():
+        if not self._can(x) or (lengths := _lengths(x, mask)) is None or (read := self.latest()) is None:
             return None
-        assert self.read is not None
         y = x.clone(memory_format=torch.contiguous_format)
         tokens = x.shape[0] * x.shape[1]
         threads = max(1, min(torch.get_num_threads(), tokens // SHARE))
-        stack = byref(self.read.blocks)
-        return y if library().regard_read(stack, y.data_ptr(), lengths.data_ptr(), len(lengths), threads) else None
+        return (
+            y
+            if library().regard_read(byref(read.blocks), y.data_ptr(), lengths.data_ptr(), len(lengths), threads)
+            else None
+        )
 
     def _can(self, x: Tensor) -> bool:
         asked = type(self.encoder) is Encoder and not torch.is_grad_enabled() and x.numel() > 0
-        return self.able and asked and as_it_is(self.encoder, x)
+        return asked and as_it_is(self.encoder, x)
 
-    def _knows(self) -> bool:
-        if self.read is None or not self.read.fits():
-            try:
-                self.read = _Blocks(self.encoder, whole=self.whole)
-            except (Unable, Unbuilt):
-                self.able = False
-        return self.able
+    def __deepcopy__(self, memo: dict[int, Any]) -> Reader:
+        return Reader(deepcopy(self.encoder, memo), whole=self.whole)
 
-    def __deepcopy__(self, memo: object) -> None:
-        return None  # a copy of the encoder has weights of its own
-
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        return type(None), ()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Reader, whole=self.whole), (self.encoder,)
 
 
 class _Blocks(Reading):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import POINTER, Structure, c_float, c_int, c_void_p
 from functools import partial
-from typing import Any
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,11 @@ from regard.core.attention import Attention
 from regard.core.block import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm
 from regard.core.changes import marks, notice_optimizers
 from regard.core.head import Head
-from regard.core.linear import Linear
+from regard.core.linear import Linear, recorded
 from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
-from regard.fast.matrix import Matrix
+from regard.fast.build import Unbuilt
+from regard.fast.matrix import WIDEST, Matrix
 
 
 class Norm(Structure):
@@ -126,6 +128,8 @@ class Reading:
         biases = [part.bias for part in parts if part.bias is not None]
         if biases and len(biases) < len(parts):
             raise Unable
+        if self.whole and parts[0].weight.shape[1] > WIDEST:
+            raise Unable
         bias = torch.cat(biases) if biases else None
         self.held.append(Matrix(torch.cat([part.weight for part in parts]), bias, whole=self.whole))
         return self.held[-1].pointer
@@ -135,6 +139,30 @@ class Reading:
             return None
         self.held.append(t.detach().contiguous())
         return self.held[-1].data_ptr()
+
+
+R = TypeVar("R", bound=Reading)
+
+
+class Latest(Generic[R]):
+    """What was read of a model, and once its weights have changed, what they are now. Whoever asks keeps what he got
+    until the native side is done with it: meanwhile another thread may have found the weights changed."""
+
+    def __init__(self, read: Callable[[], R]) -> None:
+        self.read = read
+        self.found: R | None = None
+        self.able = True
+        self.alone = Lock()  # one thread reads, and whoever else comes waits for that
+
+    def __call__(self) -> R | None:
+        """None: there is nothing to be read, or nobody who could."""
+        with self.alone:
+            if self.able and (self.found is None or not self.found.fits()):
+                try:
+                    self.found = self.read()
+                except (Unable, Unbuilt):
+                    self.able = False
+            return self.found if self.able else None
 
 
 def activation_of(function: Callable[[Tensor], Tensor]) -> int:
@@ -148,11 +176,12 @@ def activation_of(function: Callable[[Tensor], Tensor]) -> int:
 
 
 def as_it_is(model: nn.Module, *vectors: Tensor) -> bool:
-    """It is only asked, in 32 bits and on a CPU, and nobody watches, silences, hooks or replaces any part of it."""
+    """It is only asked, in 32 bits and on a CPU, and nobody watches, silences, hooks, records or replaces any part of
+    it."""
     for t in (*model.parameters(), *vectors):
         if t.device.type != "cpu" or t.dtype != torch.float32:
             return False
-    if model.training or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+    if model.training or torch.is_autocast_enabled("cpu") or recorded():
         return False
     return (
         not hooks._global_forward_hooks

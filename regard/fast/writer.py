@@ -8,15 +8,18 @@ In fp32 the words are those of decode/search.py. What it cannot do (`Writer.__ca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from ctypes import Structure, byref, c_int, c_void_p
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
 from regard.decode.line import Hypothesis
-from regard.fast.build import Unbuilt, library
-from regard.fast.reading import Model, Norm, Reading, Side, Stack, Unable, as_it_is
+from regard.fast.build import library
+from regard.fast.reading import Latest, Model, Norm, Reading, Side, Stack, Unable, as_it_is
 from regard.models.gpt import GPT
 from regard.models.transformer import Transformer
 
@@ -41,8 +44,7 @@ class Writer:
 
     def __init__(self, model: Autoregressive, *, whole: bool) -> None:
         self.model, self.whole = model, whole
-        self.read: _Whole | None = None
-        self.able = type(model) in (Transformer, GPT)
+        self.latest = Latest(partial(_Whole, model, whole=whole))
 
     def __call__(
         self,
@@ -72,7 +74,7 @@ class Writer:
         begun = _begun(prefixes)
         if not self._can(source, lengths, prompt, steps) or not self._allows(begun, len(prompt), prefixes is not None):
             return None
-        if int(limits.min()) < 1 or not self._knows():
+        if int(limits.min()) < 1 or (read := self.latest()) is None:
             return None
         sources = None if source is None else _ints(source if real is None else source[real])
         costs = [1.0 if penalty is None or n == 0 else penalty(n) for n in range(longest + 2)]
@@ -84,17 +86,19 @@ class Writer:
             len(prompt), keep, expand or keep, eos, shortest, len(banned), prompt.shape[1], begun.shape[1], longest + 1,
             *(None if t is None else t.data_ptr() for t in given),
         )  # fmt: skip
-        model, tables = self._placed(steps, 0 if lengths is None else int(lengths.max()))
+        model, tables = self._placed(read, steps, 0 if lengths is None else int(lengths.max()))
         found = _Found(len(prompt), keep, longest + 1)
         threads = max(1, min(torch.get_num_threads(), len(prompt) // SHARE))
         enough = library().regard_search(byref(model), byref(ask), byref(found.answers), threads)
-        del given, tables  # the native side pointed at them until here
+        del given, tables, read  # the native side pointed at them until here
         return found.hypotheses() if enough else None
 
     def _can(self, source: Tensor | None, lengths: Tensor | None, prompt: Tensor, steps: int) -> bool:
         """Such a question is one for it."""
         model = self.model
-        if not self.able or not as_it_is(model) or {"start", "states", "step"} & model.__dict__.keys():
+        if type(model) not in (Transformer, GPT) or {"start", "states", "step"} & model.__dict__.keys():
+            return False
+        if not as_it_is(model):
             return False
         if model.longest is not None and steps > model.longest:
             return False
@@ -110,19 +114,9 @@ class Writer:
             return True
         return len(begun) == rows and bool((begun < self.model.words.num_embeddings).all())
 
-    def _knows(self) -> bool:
-        """It has read the weights as they are now."""
-        if self.read is None or not self.read.fits():
-            try:
-                self.read = _Whole(self.model, whole=self.whole)
-            except (Unable, Unbuilt):
-                self.able = False
-        return self.able
-
-    def _placed(self, steps: int, longest: int) -> tuple[Model, list[Tensor]]:
+    def _placed(self, read: _Whole, steps: int, longest: int) -> tuple[Model, list[Tensor]]:
         """The model with positions as far as they are needed, for this search alone: waves have no end."""
-        assert self.read is not None
-        model = Model.from_buffer_copy(self.read.model)
+        model = Model.from_buffer_copy(read.model)
         tables = [_table(self.model.positions(0, steps))]  # type: ignore[operator]
         model.target.positions = tables[0].data_ptr()
         if longest:
@@ -130,11 +124,11 @@ class Writer:
             model.source.positions = tables[1].data_ptr()
         return model, tables
 
-    def __deepcopy__(self, memo: object) -> None:
-        return None  # a copy of the model has weights of its own
+    def __deepcopy__(self, memo: dict[int, Any]) -> Writer:
+        return Writer(deepcopy(self.model, memo), whole=self.whole)
 
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        return type(None), ()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Writer, whole=self.whole), (self.model,)
 
 
 class _Whole(Reading):

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from regard.data.tokenizer import Tokenizer
 from regard.disk import to_disk
 from regard.errors import ConfigError, RegardError
+from regard.fast import prepare
 from regard.models.bert import Bert
 from regard.pipeline import Pipeline
 
@@ -139,8 +140,8 @@ def needed(module: str, extra: str) -> Any:
 
 
 def on_cpu(model: M) -> M:
-    """A copy in float32, as it is exported and compared."""
-    return deepcopy(model).cpu().float().eval()
+    """A copy in float32, as it is exported and compared, whatever the arithmetic it was loaded for."""
+    return prepare(deepcopy(model).cpu().float().eval())
 
 
 def told(model: Bert, hidden: Tensor) -> dict[str, Tensor]:

@@ -130,8 +130,9 @@ def test_a_packed_model_can_be_saved_whole(tmp_path: Path) -> None:
     layer, x = pack(Linear(6, 8)), torch.randn(2, 6)
     torch.save(layer, tmp_path / "layer.pt")
     again = torch.load(tmp_path / "layer.pt", weights_only=False)
-    assert again.packed is None
-    torch.testing.assert_close(again(x), x @ layer.weight.T + layer.bias)
+    assert_packed(again)
+    with torch.no_grad():
+        torch.testing.assert_close(again(x), x @ layer.weight.T + layer.bias)
 
 
 def test_a_packed_copy_is_not_used_once_it_is_stale() -> None:
@@ -150,10 +151,26 @@ def test_a_packed_copy_is_not_used_once_it_is_stale() -> None:
 def test_a_copy_of_a_packed_layer_has_its_own_weights() -> None:
     layer, x = pack(Linear(6, 8)), torch.randn(2, 6)
     twin = copy.deepcopy(layer)
-    assert twin.packed is None
-    assert layer.packed is not None
+    assert_packed(twin)
+    assert_packed(layer)
     with torch.no_grad():
-        torch.testing.assert_close(twin(x), layer(x))
+        before = layer(x)
+        torch.testing.assert_close(twin(x), before)
+        twin.weight.add_(1.0)
+        torch.testing.assert_close(twin(x), x @ twin.weight.T + twin.bias)
+        assert torch.equal(layer(x), before)
+
+
+def test_a_copy_of_a_packed_attention_has_its_own_weights() -> None:
+    attention, x = pack(Attention(8, heads=2)).eval(), torch.randn(2, 3, 8)
+    twin = copy.deepcopy(attention)
+    with torch.no_grad():
+        before = attention.inward(x)[0]
+        assert twin.packed.fits(x)
+        torch.testing.assert_close(twin.inward(x)[0], before)
+        twin.value.bias.add_(1.0)
+        assert not twin.packed.fits(x)
+        assert torch.equal(attention.inward(x)[0], before)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -59,6 +59,17 @@ def test_the_table_grows_and_stays_the_same() -> None:
     assert not list(short.state_dict())  # nothing to save: the formula is enough
 
 
+class Overtaken(Sinusoidal):
+    """Whenever its table has grown, another thread puts in its place the one that it was about to make."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value[:6] if isinstance(value, Tensor) else value)
+
+
+def test_a_table_that_two_threads_let_grow_is_long_enough_for_both() -> None:
+    assert len(Overtaken(8, 4)(0, 9)) == 9
+
+
 def test_the_table_grows_in_the_precision_of_the_model() -> None:
     positions = Sinusoidal(8, 4).to(torch.bfloat16)
     assert positions(0, 9).dtype == torch.bfloat16

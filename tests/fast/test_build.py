@@ -154,8 +154,46 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(Unbuilt, match=r"needs a C\+\+ compiler, and none was found; install g\+\+, or write"):
+    with pytest.raises(
+        Unbuilt,
+        match=r"needs a C\+\+ compiler, and none was found; install g\+\+, or compile it into the package where",
+    ):
         build.compiler()
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_a_compiler_made_serves_when_it_is_gone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cached: bool
+) -> None:
+    if not cached:
+        monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
+    earlier = build._place()
+    use(COMPILER.replace("1.0", "2.0"), tmp_path, monkeypatch)
+    later = build._place()
+    assert earlier != later
+    os.utime(earlier, (0, 0))
+    without_a_compiler(monkeypatch)
+    assert build._place() == later
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    with pytest.raises(Unbuilt, match="which is not there"):
+        build._place()
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-g"))
+    with pytest.raises(Unbuilt, match="none was found"):
+        build._place()
+
+
+def test_what_was_made_with_words_of_ones_own_may_not_run_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"{os.environ['CXX']} -march=native")
+    build._place()
+    without_a_compiler(monkeypatch)
+    with pytest.raises(Unbuilt, match="none was found"):
+        build._place()
+
+
+def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setenv("PATH", "/nowhere")
 
 
 def test_a_compiler_may_have_words_of_its_own(home: Path) -> None:
@@ -179,7 +217,7 @@ def test_what_the_packages_build_has_made_is_taken_first(home: Path, monkeypatch
     for source in build.NATIVE.glob("*.[ch]*"):
         (home / source.name).write_bytes(source.read_bytes())
     monkeypatch.setattr(build, "NATIVE", home)
-    made = build.build(home, build.compiler(), build._name(build.FLAGS))
+    made = build.build(home, build.compiler(), f"{build._stem()}.so")
     loaded: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", loaded.append)
     monkeypatch.setattr(build, "_declared", lambda found: found)

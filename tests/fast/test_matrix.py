@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -105,6 +108,30 @@ def test_nothing_becomes_the_bias() -> None:
     assert matrix.product(torch.empty(0, 6)).shape == (0, 5)
 
 
+@pytest.mark.parametrize("by", PROCESSORS)
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, 5, 20])
+def test_in_bytes_what_is_no_number_stays_none_and_spoils_nobody_else(place: int, wrong: float, by: str) -> None:
+    weight, x = torch.randn(5, 21), torch.randn(4, 21)
+    right = made(weight, whole=True, by=by).product(x)
+    vectors = x.index_put((torch.tensor(2), torch.tensor(place)), torch.tensor(wrong))
+    found = made(weight, whole=True, by=by).product(vectors)
+    assert found[2].isnan().all()
+    assert torch.equal(found[[0, 1, 3]], right[[0, 1, 3]])
+    weight[3, place] = wrong
+    found = made(weight, whole=True, by=by).product(x)
+    assert found[:, 3].isnan().all()
+    assert torch.equal(found[:, [0, 1, 2, 4]], right[:, [0, 1, 2, 4]])
+
+
+@pytest.mark.parametrize("by", PROCESSORS)
+@pytest.mark.parametrize("small", [1e-38, 1e-42])
+def test_in_bytes_what_is_next_to_nothing_becomes_nothing(small: float, by: str) -> None:
+    weight, x = torch.randn(5, 21), torch.randn(4, 21)
+    assert not made(weight, whole=True, by=by).product(small * x).any()
+    assert not made(small * weight, whole=True, by=by).product(x).any()
+
+
 def test_in_bytes_a_product_is_off_by_little() -> None:
     """Of normal numbers; the two roundings are independent, and so is what they do to each term of the sum."""
     weight, x = torch.randn(256, 512), torch.randn(64, 512)
@@ -113,9 +140,9 @@ def test_in_bytes_a_product_is_off_by_little() -> None:
     assert 0.005 < float(off.std() / right.std()) < 0.025
 
 
-def test_what_is_small_or_too_wide_stays_as_it_is() -> None:
-    assert in_bytes(torch.randn(8, 8), None) is None
-    assert in_bytes(torch.zeros(1, 2**17 + 1), None) is None
+def test_what_is_too_wide_or_of_another_precision_stays_as_it_is() -> None:
+    assert in_bytes(torch.randn(8, 8), None) is not None
+    assert in_bytes(torch.zeros(1, 2**16 + 1), None) is None
     assert in_bytes(torch.zeros(256, 256), None) is not None
     assert in_bytes(torch.zeros(256, 256, dtype=torch.float64), None) is None
 
@@ -123,3 +150,10 @@ def test_what_is_small_or_too_wide_stays_as_it_is() -> None:
 def test_kernels_that_are_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot run the kernels for abacus; leave them out"):
         Matrix(torch.ones(1, 1), None, whole=True, kernels="abacus")
+
+
+def test_two_do_not_share_native_memory() -> None:
+    matrix = made(torch.ones(1, 1), whole=True)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="no copy; make another of the same weight"):
+            copied(matrix)

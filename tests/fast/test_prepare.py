@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from regard.core.watch import watch
 from regard.data.spoken import spoken
 from regard.errors import ConfigError
-from regard.fast import Unbuilt, library, matrix, prepare
+from regard.fast import Unbuilt, library, prepare
+from regard.interop.engine import on_cpu
 from regard.models import bert, gpt, seq2seq
 from regard.pipeline import load
 from regard.pipeline.rewrite import load_rewriter
@@ -19,12 +24,11 @@ from tests.tiny import trained
 
 
 @pytest.fixture(autouse=True)
-def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+def accelerator() -> None:
     try:
         library()
     except Unbuilt as error:
         pytest.skip(str(error))
-    monkeypatch.setattr(matrix, "LARGE", 1)  # small matrices are large
 
 
 def texts(count: int = 24) -> list[str]:
@@ -35,7 +39,7 @@ def texts(count: int = 24) -> list[str]:
 def test_a_run_answers_as_without_it(how: dict[str, Any]) -> None:
     run = load_rewriter(trained())
     quick = run.answer(texts(), **how)
-    assert run.model.writer.read is not None, "it was not asked"
+    assert run.model.writer.latest.found is not None, "it was not asked"
     run.model.writer = None
     for ours, theirs in zip(quick, run.answer(texts(), **how), strict=True):
         assert ours.texts == theirs.texts
@@ -47,7 +51,7 @@ def test_a_run_answers_as_without_it(how: dict[str, Any]) -> None:
 def test_what_only_the_plain_search_can_do_is_left_to_it(how: dict[str, Any]) -> None:
     run = load_rewriter(trained())
     run.answer(texts(3), **how)
-    assert run.model.writer.read is None
+    assert run.model.writer.latest.found is None
 
 
 def test_in_int8_a_run_answers_nearly_as_it_did() -> None:
@@ -58,6 +62,18 @@ def test_in_int8_a_run_answers_nearly_as_it_did() -> None:
     assert len(alike) >= 18
     assert max(abs(a.logprob - b.logprob) for a, b in alike) < 1.0
     assert any(a.logprob != b.logprob for a, b in alike)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_in_int8_watching_changes_next_to_nothing(beam: int) -> None:
+    """Where a number lies between two whole ones, another order of a sum may round it to the other, now and then."""
+    run = load_rewriter(trained(), arithmetic="int8")
+    alone = run.answer(texts(60), beam=beam)
+    with watch(run.model):
+        watched = run.answer(texts(60), beam=beam)
+    off = [abs(a.hypotheses[0].logprob - b.hypotheses[0].logprob) for a, b in zip(alone, watched, strict=True)]
+    assert sum(a.texts == b.texts for a, b in zip(alone, watched, strict=True)) >= 58
+    assert sorted(off)[50] < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -81,6 +97,89 @@ def test_in_int8_every_system_computes_nearly_the_same_and_each_row_by_itself(
         found = said(prepare(system, "int8"), tokens)
         assert 0 < float((found - right).std() / right.std()) < 0.1
         torch.testing.assert_close(said(system, tokens[2:3]), found[2:3], atol=1e-5, rtol=1e-5)
+
+
+def small_bert() -> bert.Bert:
+    torch.manual_seed(0)
+    return bert.Bert(bert.Config(vocab=30, dim=64, heads=4, layers=2, hidden=128, head="pretrain")).eval()
+
+
+def test_a_copy_of_a_model_in_int8_is_in_int8(tmp_path: Path) -> None:
+    model, tokens = prepare(small_bert(), "int8"), torch.randint(4, 30, (5, 6))
+    torch.save(model, tmp_path / "model.pt")
+    with torch.inference_mode():
+        right = model(tokens)
+        assert torch.equal(copy.deepcopy(model)(tokens), right)
+        assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False)(tokens), right)
+        assert not torch.equal(prepare(copy.deepcopy(model))(tokens), right)
+
+
+def test_a_copy_of_a_run_in_int8_answers_alike() -> None:
+    run = load_rewriter(trained(), arithmetic="int8")
+    ours, theirs = ([one.hypotheses for one in any_of.answer(texts())] for any_of in (run, copy.deepcopy(run)))
+    assert ours == theirs
+
+
+def test_what_was_loaded_in_int8_is_exported_as_it_is() -> None:
+    model, tokens = small_bert(), torch.randint(4, 30, (3, 9))
+    with torch.inference_mode():
+        right = model(tokens)
+        torch.testing.assert_close(on_cpu(prepare(model, "int8"))(tokens), right, atol=1e-5, rtol=1e-5)
+
+
+class Seen(TorchDispatchMode):
+    """Counts products."""
+
+    products = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.products += function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return function(*args, **(kwargs or {}))
+
+
+class Called(TorchFunctionMode):
+    """Counts products as they are asked for."""
+
+    products = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.products += function is torch.nn.functional.linear
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "int8"])
+@pytest.mark.parametrize("mode", [Seen, Called])
+def test_whoever_counts_operations_sees_those_of_the_model(mode: type[Seen | Called], arithmetic: str) -> None:
+    tokens, counts = torch.randint(4, 30, (3, 9)), []
+    for model in (small_bert(), prepare(small_bert(), arithmetic)):
+        with torch.no_grad(), mode() as seen:
+            model(tokens)
+        counts.append(seen.products)
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "int8"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_trace_is_of_the_model(arithmetic: str) -> None:
+    model, (first, then) = small_bert(), torch.randint(4, 30, (2, 3, 9))
+    with torch.no_grad():
+        traced = torch.jit.trace(prepare(copy.deepcopy(model), arithmetic), (first,), check_trace=False)
+        torch.testing.assert_close(traced(then), model(then))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_transformed_model_is_transformed() -> None:
+    model, tokens = small_bert(), torch.randint(4, 30, (5, 3, 9))
+    with torch.no_grad():
+        found = torch.vmap(prepare(copy.deepcopy(model)))(tokens)
+        torch.testing.assert_close(found, torch.stack([model(some) for some in tokens]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_device_for_what_is_made_is_no_reason_to_step_aside() -> None:
+    model, tokens = prepare(small_bert()), torch.randint(4, 30, (3, 9))
+    with torch.inference_mode(), torch.device("cpu"):
+        model(tokens)
+    assert model.encoder.reader.latest.found is not None
 
 
 def test_what_it_is_asked_for_and_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

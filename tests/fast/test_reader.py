@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def test_it_reads_what_its_blocks_read(lengths: list[int], activation: str, dim:
     plain = read(model, tokens, real)
     model.encoder.reader = reader = Reader(model.encoder, whole=False)
     quick = read(model, tokens, real)
-    assert reader.read is not None, "it was not asked"
+    assert reader.latest.found is not None, "it was not asked"
     torch.testing.assert_close(quick, plain, atol=2e-5, rtol=1e-4)
 
 
@@ -80,18 +81,43 @@ def test_in_int8_it_is_off_by_little() -> None:
     assert 0 < float(off.std() / right.std()) < 0.1
 
 
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+@pytest.mark.parametrize("part", ["feed_forward.wide", "feed_forward.narrow", "attention.value", "attention.score.key"])
+def test_a_weight_that_is_no_number_is_not_hidden(part: str, activation: str, whole: bool) -> None:
+    model = made(activation=activation)
+    with torch.no_grad():
+        model.encoder[0].get_submodule(part).weight[3, 5] = float("nan")
+    model.encoder.reader = reader = Reader(model.encoder, whole=whole)
+    assert read(model, *batch([5, 3])).isnan().all()
+    assert reader.latest.found is not None, "it was not asked"
+
+
 def test_it_steps_aside_while_somebody_watches_trains_or_has_changed_it() -> None:
     model, (tokens, real) = made(), batch([5, 3])
     model.encoder.reader = reader = Reader(model.encoder, whole=False)
     with watch(model) as seen:
         read(model, tokens, real)
     assert seen["encoder.1.attention"]
-    assert reader.read is None
+    assert reader.latest.found is None
     model(tokens, real).sum().backward()
     assert model.words.weight.grad is not None
     with torch.no_grad():
         model.encoder[0].attention.value.weight.add_(1.0)
-    torch.testing.assert_close(
-        read(model, tokens, real), read(copy.deepcopy(model), tokens, real), atol=2e-5, rtol=1e-4
-    )  # fmt: skip
-    assert copy.deepcopy(model).encoder.reader is None
+    again = read(model, tokens, real)
+    model.encoder.reader = None
+    torch.testing.assert_close(again, read(model, tokens, real), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_copy_has_a_reader_of_its_own(whole: bool) -> None:
+    model, (tokens, real) = made(), batch([5, 3])
+    model.encoder.reader = Reader(model.encoder, whole=whole)
+    before = read(model, tokens, real)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(read(twin, tokens, real), before)
+        assert twin.encoder.reader.latest.found is not None
+        with torch.no_grad():
+            twin.encoder[0].attention.value.weight.add_(1.0)
+        assert not torch.equal(read(twin, tokens, real), before)
+    assert torch.equal(read(model, tokens, real), before)

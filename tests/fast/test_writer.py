@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import random
 from collections.abc import Callable
@@ -315,6 +316,24 @@ def test_other_scores_and_norms_are_left_to_the_plain_search(settings: dict[str,
     assert not says_something(transformer.Transformer(config).eval())
 
 
+def test_in_bytes_what_is_too_wide_for_a_sum_is_left_to_the_plain_search() -> None:
+    config = transformer.Config(vocab=12, dim=8, heads=2, layers=1, hidden=2**16 + 1)
+    wide = transformer.Transformer(config).eval()
+    assert says_something(wide)
+    assert not says_something(wide, whole=True)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize("part", ["words", "blocks.0.feed_forward.wide", "blocks.0.attention.value"])
+def test_a_weight_that_is_no_number_is_not_hidden(part: str, keep: int, whole: bool) -> None:
+    model = restless(gpt.GPT(gpt.Config(vocab=20, dim=16, heads=2, layers=1, context=32)))
+    with torch.no_grad():
+        model.get_submodule(part).weight[3, 5] = float("nan")
+    for best in quick(model, None, None, PROMPT, limit=6, keep=keep, whole=whole):
+        assert not any(math.isfinite(one.score) for one in best)
+
+
 def test_other_systems_are_left_to_the_plain_search() -> None:
     assert not says_something(seq2seq.Seq2Seq(seq2seq.Config(vocab=12, dim=8, embedding=8)).eval())
 
@@ -331,10 +350,18 @@ def test_an_activation_of_ones_own_is_left_to_the_plain_search(model: transforme
     assert not says_something(model)
 
 
-def test_a_copy_of_the_model_has_no_writer(model: transformer.Transformer) -> None:
-    model.writer = Writer(model, whole=False)
-    assert copy.deepcopy(model).writer is None
-    assert pickle.loads(pickle.dumps(model)).writer is None
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_copy_of_the_model_has_a_writer_of_its_own(model: transformer.Transformer, whole: bool) -> None:
+    model.writer = Writer(model, whole=whole)
+    given = SOURCE, None, PROMPT
+    before = model.writer(*given, eos=END, limit=4)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.writer.model is twin
+        assert twin.writer(*given, eos=END, limit=4) == before
+        with torch.no_grad():
+            twin.head.weight.neg_()
+        assert twin.writer(*given, eos=END, limit=4) != before
+    assert model.writer(*given, eos=END, limit=4) == before
 
 
 def test_without_a_compiler_nobody_hears_of_it(model: transformer.Transformer, monkeypatch: pytest.MonkeyPatch) -> None:

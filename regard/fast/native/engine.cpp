@@ -575,16 +575,19 @@ Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide
     m->sums = new int32_t[panels * PANEL]();
     for (int row = 0; row < tall; ++row) {
         const float* w = weight + (size_t)row * wide;
-        float top = 0;
-        for (int k = 0; k < wide; ++k) top = std::max(top, std::fabs(w[k]));
-        const float one = top > 0 ? by->most / top : 0.0f;
+        float top = 0, nothing = 0;
+        for (int k = 0; k < wide; ++k) {
+            top = std::max(top, std::fabs(w[k]));
+            nothing += w[k] - w[k];  // as in quantise
+        }
+        const float one = top + nothing > LEAST ? by->most / top : 0.0f;
         int8_t* to = m->bytes + (size_t)(row / PANEL) * deep * PANEL + (row % PANEL) * STEP;
         for (int k = 0; k < wide; ++k) {
             const int8_t byte = (int8_t)std::lrintf(w[k] * one);
             to[(size_t)(k / STEP) * PANEL * STEP + k % STEP] = byte;
             m->sums[row] += byte;
         }
-        m->scales[row] = top / by->most;
+        m->scales[row] = (top + nothing) / by->most;
     }
     return m;
 }

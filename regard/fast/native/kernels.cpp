@@ -47,6 +47,7 @@ inline Floats all(float n) { return Floats{n, n, n, n, n, n, n, n}; }
 
 inline Floats pick(Ints which, Floats yes, Floats no) { return (Floats)((which & (Ints)yes) | (~which & (Ints)no)); }
 
+// Of a number and a NaN, the second.
 inline Floats larger(Floats a, Floats b) { return pick(a > b, a, b); }
 
 inline float sum_of(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
@@ -62,8 +63,8 @@ constexpr float MAGIC = 12582912.0f;
 
 // e^x = 2^n e^r with |r| <= log(2) / 2, and e^r by its series.
 inline Floats exp_of(Floats x) {
-    x = larger(x, all(-87.0f));
-    x = -larger(-x, all(-88.0f));
+    x = larger(all(-87.0f), x);  // in this order a NaN stays one
+    x = -larger(all(-88.0f), -x);
     const Floats n = fused(x, all(1.44269504088896341f), all(MAGIC)) - MAGIC;
     const Floats r = fused(n, all(2.12194440e-4f), fused(n, all(-0.693359375f), x));
     Floats p = all(1.0f / 5040);
@@ -214,24 +215,28 @@ inline void store_bytes(uint8_t* to, Ints v) {
 }
 
 // Each vector by itself: all from its least number to its largest are 0 to 255. No other vector has a say in that.
+// Among whole numbers there is no NaN and no infinity: one of them makes the scale NaN, and so all that comes of it.
 void quantise(const Matrix& m, Vectors& v) {
     const int wide = m.wide, even = wide / 8 * 8;
     for (int row = 0; row < v.count; ++row) {
         const float* x = v.floats + row * v.stride;
         uint8_t* q = v.bytes + (long)row * m.deep;
-        Floats tops{}, depths{};
+        Floats tops{}, depths{}, nothing{};
         for (int k = 0; k < even; k += 8) {
             const Floats number = load(x + k);
             tops = larger(tops, number);
             depths = larger(depths, -number);
+            nothing += number - number;  // zero of whatever is finite, else NaN
         }
-        float top = largest_of(tops), depth = largest_of(depths);
+        float top = largest_of(tops), depth = largest_of(depths), range = sum_of(nothing);
         for (int k = even; k < wide; ++k) {
             top = x[k] > top ? x[k] : top;
             depth = -x[k] > depth ? -x[k] : depth;
+            range += x[k] - x[k];
         }
-        const float range = top + depth, one = range > 0 ? 255.0f / range : 0.0f;
-        const float zero = (depth * one + MAGIC) - MAGIC;
+        range += top + depth;
+        const float one = range > LEAST ? 255.0f / range : 0.0f;
+        const float zero = one > 0 ? (depth * one + MAGIC) - MAGIC : 0.0f;
         v.scales[row] = range / 255.0f;
         v.zeros[row] = (int32_t)zero;
         for (int k = 0; k < even; k += 8) {
@@ -240,7 +245,7 @@ void quantise(const Matrix& m, Vectors& v) {
         }
         for (int k = even; k < wide; ++k) {
             const float whole = ((x[k] * one + MAGIC) - MAGIC) + zero;
-            q[k] = (uint8_t)(whole > 255.0f ? 255.0f : whole);
+            q[k] = (uint8_t)(whole < 255.0f ? whole : 255.0f);
         }
         for (int k = wide; k < m.deep; ++k) q[k] = 0;
     }
@@ -283,7 +288,7 @@ inline Floats erf_of(Floats x) {
 
 inline Floats activated(Activation which, Floats x) {
     switch (which) {
-        case RELU: return larger(x, Floats{});
+        case RELU: return larger(Floats{}, x);  // likewise
         case GELU: return 0.5f * x * (1.0f + erf_of(x * 0.70710678f));
         case GELU_TANH: return x / (1.0f + exp_of(-1.5957691216f * (x + 0.044715f * x * x * x)));
         default: return x / (1.0f + exp_of(-x));

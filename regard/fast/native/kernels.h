@@ -6,6 +6,7 @@
 
 constexpr int PANEL = 16;  // outputs that are computed side by side
 constexpr int STEP = 4;    // inputs in bytes that are read at a time
+constexpr float LEAST = 1e-36f;  // of a vector's numbers: what is smaller is nothing, since 255 / LEAST has to be finite
 
 struct Kernels;
 

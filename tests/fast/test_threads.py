@@ -1,0 +1,122 @@
+"""Several threads may ask one model, also while its weights change: the native side works on memory that stays."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from regard.core.mask import Mask
+from regard.fast import Reader, Unbuilt, Writer, library
+from regard.models.bert import Bert
+from regard.models.bert import Config as BertConfig
+from regard.models.gpt import GPT
+from regard.models.gpt import Config as GPTConfig
+from regard.models.transformer import Config, Transformer
+
+AT_ONCE = 4
+Ask = Callable[[], Any]
+
+
+@pytest.fixture(autouse=True)
+def accelerator() -> None:
+    try:
+        library()
+    except Unbuilt as error:
+        pytest.skip(str(error))
+
+
+def encoder() -> tuple[Any, Ask]:
+    stack = Bert(BertConfig(vocab=40, dim=128, heads=4, layers=2, hidden=512)).eval().encoder
+    x, reader = torch.randn(8, 60, 128), Reader(stack, whole=False)
+
+    def read() -> Any:
+        with torch.inference_mode():
+            return None if (found := reader(x, Mask())) is None else found.tolist()
+
+    return reader, read
+
+
+def decoder(model: Any, source: torch.Tensor | None) -> tuple[Any, Ask]:
+    writer = Writer(model.eval(), whole=True)
+
+    def write() -> Any:
+        prompt = torch.ones(4, 1, dtype=torch.long)
+        found = writer(source, None, prompt, eos=2, limit=30, keep=3, shortest=30)
+        return None if found is None else [[h.tokens for h in best] for best in found]
+
+    return writer, write
+
+
+MADE: dict[str, Callable[[], tuple[Any, Ask]]] = {
+    "encoder": encoder,
+    "transformer": lambda: decoder(
+        Transformer(Config(vocab=300, dim=128, heads=4, layers=2, hidden=512)), torch.randint(4, 300, (4, 12))
+    ),
+    "gpt": lambda: decoder(GPT(GPTConfig(vocab=300, dim=128, heads=4, layers=2, context=64)), None),
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_model_that_nobody_has_asked_before_is_asked_by_all_at_once(kind: str) -> None:
+    torch.manual_seed(0)
+    who, ask = MADE[kind]()
+    right, ready = ask(), Barrier(AT_ONCE)
+
+    def ask_with_the_others() -> Any:
+        ready.wait()
+        return ask()
+
+    for _ in range(6):
+        who.latest.found = None
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = [pool.submit(ask_with_the_others) for _ in range(AT_ONCE)]
+        assert [answer.result() for answer in answers] == [right] * AT_ONCE
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_weights_change_while_others_ask(kind: str) -> None:
+    torch.manual_seed(0)
+    who, ask = MADE[kind]()
+    right, weight = ask(), next(iter(who.latest.found.of.parameters()))
+    done: list[bool] = []
+
+    def go_on() -> list[Any]:
+        found = []
+        while not done or not found:
+            found.append(ask())
+        return found
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asking = [pool.submit(go_on) for _ in range(AT_ONCE)]
+        with torch.no_grad():
+            for _ in range(30):
+                weight.mul_(1.0)  # to the same numbers, which nobody can know
+                ask()
+        done.append(True)
+    assert all(answer == right for answers in asking for answer in answers.result())
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_what_was_read_stays_until_the_native_side_is_done(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    who, ask = MADE[kind]()
+    alive: list[bool] = []
+
+    def overtaken(*given: Any) -> int:
+        """By the time it is at work, another thread has read the model anew."""
+        before = weakref.ref(who.latest.found)
+        who.latest.found = None
+        gc.collect()
+        alive.append(before() is not None)
+        return 0  # nothing was made
+
+    monkeypatch.setattr(f"{type(who).__module__}.library", lambda: Mock(regard_read=overtaken, regard_search=overtaken))
+    assert ask() is None
+    assert alive == [True]
