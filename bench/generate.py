@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from transformers import GenerationConfig
 
-from bench.harness import Comparison, best_threads, race, report
+from bench.harness import Comparison, best_threads, race, report, threads_told
 from bench.peers import hugging_face_gpt2, our_gpt2
 from regard.core.linear import pack
 from regard.decode import greedy
@@ -30,7 +30,8 @@ def main() -> None:
         f"GPT-2 of 124 million parameters, greedy search, {LENGTH} tokens after {PROMPT}, equal random weights in "
         f"{'bf16' if device == 'cuda' else 'fp32'}"
         f"{'' if device == 'cuda' else '; the answers were checked to be the same tokens'}. "
-        "Reading the prompt is part of it. Each engine has its own best number of threads."
+        "Reading the prompt is part of it."
+        f"{'' if device == 'cuda' else ' Each engine has its own best number of threads (in brackets).'}"
     )
     report("generate", "GPT-2's greedy decoding against Hugging Face generate", note, found)
 
@@ -59,7 +60,10 @@ def compare(rows: int, device: str) -> Comparison:
     engines = {"regard": regard, "Hugging Face generate": hugging_face}
     threads = {name: best_threads(run) if device == "cpu" else 1 for name, run in engines.items()}
     timed = {name: _timed(run, threads[name], rows) for name, run in engines.items()}
-    return race(f"batch {rows}", "tokens/s", timed, rounds=ROUNDS, warm=1)
+    found = race(f"batch {rows}", "tokens/s", timed, rounds=ROUNDS, warm=1)
+    if device == "cpu":
+        found.chosen = {name: threads_told(count) for name, count in threads.items()}
+    return found
 
 
 def talkative(model: GPT) -> GPT:

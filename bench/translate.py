@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import GenerationConfig
 
-from bench.harness import Comparison, best_threads, race, report
+from bench.harness import Comparison, best_threads, race, report, threads_told
 from bench.peers import BOS, EOS, PAD, marian, ours, plain
 from regard.decode import beam, greedy
 from regard.decode.captured import Captured
@@ -43,7 +43,7 @@ def main(asked: Sequence[str]) -> None:
 def note(device: str) -> str:
     how = {
         "cpu": "weights and arithmetic in fp32, by PyTorch on all sides. Greedy answers were checked to be the same "
-        "tokens. Each engine has its own best number of threads.",
+        "tokens. Each engine has its own best number of threads (in brackets).",
         "cuda": "weights and arithmetic in bf16. Our steps are captured, as regard.load prepares them; capturing is "
         "not timed.",
     }
@@ -60,13 +60,16 @@ def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Compa
         first, *others = (run() for run in made.values())
         assert all(first == other for other in others), "the engines disagree"
     threads = {name: best_threads(run) if device == "cpu" else 1 for name, run in made.items()}
-    return race(
+    found = race(
         f"{size}, batch {batch}, beam {width}",
         "tokens/s",
         {name: _timed(run, threads[name], batch, device) for name, run in made.items()},
         rounds=5,
         warm=1,
     )
+    if device == "cpu":
+        found.chosen = {name: threads_told(count) for name, count in threads.items()}
+    return found
 
 
 def engines(size: str, vocab: int, batch: int, width: int, device: str) -> dict[str, Run]:
