@@ -32,6 +32,7 @@ class Comparison:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     machine: str = ""  # which was raced on; empty: this one
     chosen: dict[str, str] = field(default_factory=dict)  # how an engine was raced, where other ways were tried
+    same: float | None = None  # share of the tokens in common with the peer, where they were counted
 
     def rate(self, engine: str) -> float:
         return self.work[engine] / statistics.median(self.seconds[engine])
@@ -78,6 +79,20 @@ def best_threads(run: Callable[[], Any]) -> int:
         run()
         took[threads] = clock() - before
     return min(took, key=lambda threads: took[threads])
+
+
+def in_common(some: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]]) -> float:
+    """Which share of the tokens come before the first that differs."""
+    shares = []
+    for one, other in zip(some, others, strict=True):
+        differs = [i for i, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]]
+        shares.append((differs[0] if differs else len(one)) / len(one))
+    return statistics.mean(shares)
+
+
+def common_told(comparisons: Sequence[Comparison]) -> str:
+    shares = (f"{c.name}: {c.same:.0%}" for c in comparisons if c.same is not None)
+    return f"so many of their tokens come before the first that differs: {'; '.join(shares)}"
 
 
 def threads_told(threads: int) -> str:

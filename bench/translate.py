@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import GenerationConfig
 
-from bench.harness import Comparison, best_threads, race, report, threads_told
+from bench.harness import Comparison, best_threads, common_told, in_common, race, report, threads_told
 from bench.peers import BOS, EOS, PAD, marian, ours, plain
 from regard.decode import beam, greedy
 from regard.decode.captured import Captured
@@ -37,12 +37,14 @@ def main(asked: Sequence[str]) -> None:
         return
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = [compare(*cell, device) for cell in (GPU_CELLS if device == "cuda" else CELLS)]
-    report("translate", "Translation against Hugging Face generate and torch.nn.Transformer", note(device), found)
+    agreed = f" Of ours and those of Hugging Face, {common_told(found)}." if device == "cuda" else ""
+    title = "Translation against Hugging Face generate and torch.nn.Transformer"
+    report("translate", title, note(device) + agreed, found)
 
 
 def note(device: str) -> str:
     how = {
-        "cpu": "weights and arithmetic in fp32, by PyTorch on all sides. Greedy answers were checked to be the same "
+        "cpu": "weights and arithmetic in fp32, by PyTorch on all sides. The answers were checked to be the same "
         "tokens. Each engine has its own best number of threads (in brackets).",
         "cuda": "weights and arithmetic in bf16. Our steps are captured, as regard.load prepares them; capturing is "
         "not timed.",
@@ -56,9 +58,9 @@ def note(device: str) -> str:
 
 def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Comparison:
     made = engines(size, vocab, batch, width, device)
-    if width == 1 and device == "cpu":
-        first, *others = (run() for run in made.values())
-        assert all(first == other for other in others), "the engines disagree"
+    first, *others = (run() for run in made.values())
+    if device == "cpu":
+        assert all(first == other for other in others), f"the engines disagree, beam {width}"
     threads = {name: best_threads(run) if device == "cpu" else 1 for name, run in made.items()}
     found = race(
         f"{size}, batch {batch}, beam {width}",
@@ -69,6 +71,7 @@ def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Compa
     )
     if device == "cpu":
         found.chosen = {name: threads_told(count) for name, count in threads.items()}
+    found.same = in_common(first, others[0])
     return found
 
 

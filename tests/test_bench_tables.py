@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from bench import harness
-from bench.harness import Comparison, report
+from bench.harness import Comparison, common_told, in_common, report
 
 NAMES = ("small", "large")
 
@@ -60,3 +60,11 @@ def test_where_git_is_not_there_no_commit_is_told(tmp_path: Path, monkeypatch: p
     assert "commit" not in harness.machine()
     monkeypatch.setenv("PATH", "")
     assert "commit" not in harness.machine()
+
+
+def test_tokens_count_until_the_first_that_differs() -> None:
+    assert in_common([[1, 2, 3, 4]], [[1, 2, 3, 4]]) == 1.0
+    assert in_common([[1, 2, 3, 4], [5, 6]], [[1, 9, 3, 4], [5, 6]]) == (0.25 + 1.0) / 2
+    small = raced("small")
+    small.same = 0.625
+    assert common_told([small, raced("large")]).endswith("differs: small: 62%")
