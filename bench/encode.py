@@ -26,8 +26,7 @@ from transformers import BertModel
 from bench import apart
 from bench.apart import Run
 from bench.harness import Comparison, report
-from bench.peers import PAD, hugging_face_bert, our_bert
-from regard.core.linear import pack
+from bench.peers import PAD, hugging_face_bert, our_bert, ready
 from regard.data.batch import pad
 from regard.data.labelled import read_labelled
 from regard.data.lengths import in_order
@@ -52,7 +51,8 @@ def main() -> None:
         "Random tokens, as many to a text as there are words and punctuation marks in the sentences of SST-2 and the "
         "pairs of RTE, half of each, plus [CLS] and [SEP]: "
         f"{'; '.join(map(spread, counts))}. BERT of {VOCAB:,} words, "
-        f"equal weights in {'bf16' if device == 'cuda' else 'fp32'}; the vectors were checked to be the same. "
+        f"equal weights in {'bf16' if device == 'cuda' else 'fp32'}, by PyTorch on both sides, without the accelerator "
+        "(bench/fast.py has it); the vectors were checked to be the same. "
         f"Each engine in processes of its own, at its best number of threads (in brackets), {ROUNDS} rounds."
     )
     report("encode", "Reading texts against Hugging Face", note, found)
@@ -146,7 +146,7 @@ def reader(threads: int, path: Path, engine: str, count: int, device: str) -> Ru
 
 
 def regard(path: Path, threads: int, device: str) -> Read:
-    return pack(_loaded(path, device))
+    return ready(_loaded(path, device))
 
 
 def accelerated(arithmetic: str, path: Path, threads: int, device: str) -> Read:

@@ -11,9 +11,9 @@ import torch
 from transformers import GenerationConfig
 
 from bench.harness import Comparison, best_threads, common_told, in_common, race, report, threads_told
-from bench.peers import hugging_face_gpt2, our_gpt2
-from regard.core.linear import pack
+from bench.peers import hugging_face_gpt2, our_gpt2, ready
 from regard.decode import greedy
+from regard.decode.captured import Captured
 from regard.decode.filters import at_least
 from regard.models.gpt import GPT
 
@@ -26,12 +26,15 @@ ROUNDS = 5
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = [compare(rows, device) for rows in ROWS[device]]
+    how = {
+        "cpu": "fp32, by PyTorch on both sides: ours step by step, without the accelerator (bench/fast.py has it). The "
+        "answers were checked to be the same tokens. Each engine has its own best number of threads (in brackets).",
+        "cuda": "bf16. Our steps are captured, as regard.load prepares them; capturing is not timed. Of the answers "
+        f"{common_told(found)}.",
+    }
     note = (
-        f"GPT-2 of 124 million parameters, greedy search, {LENGTH} tokens after {PROMPT}, equal random weights in "
-        f"{'bf16' if device == 'cuda' else 'fp32'}; "
-        f"{common_told(found) if device == 'cuda' else 'the answers were checked to be the same tokens'}. "
-        "Reading the prompt is part of it."
-        f"{'' if device == 'cuda' else ' Each engine has its own best number of threads (in brackets).'}"
+        f"GPT-2 of 124 million parameters, greedy search, {LENGTH} tokens after {PROMPT}, reading the prompt included; "
+        f"equal random weights in {how[device]}"
     )
     report("generate", "GPT-2's greedy decoding against Hugging Face generate", note, found)
 
@@ -40,7 +43,7 @@ def compare(rows: int, device: str) -> Comparison:
     mine = talkative(our_gpt2()).eval()
     theirs = hugging_face_gpt2(mine).eval()
     kind = torch.bfloat16 if device == "cuda" else torch.float32
-    mine, theirs = pack(mine.to(device, kind)), theirs.to(device, kind)
+    mine, theirs = ready(mine.to(device, kind)), theirs.to(device, kind)
     prompt = torch.randint(EOS, (rows, PROMPT), generator=torch.Generator().manual_seed(1)).to(device)
     how = GenerationConfig(
         do_sample=False, min_new_tokens=LENGTH, max_new_tokens=LENGTH, pad_token_id=EOS, eos_token_id=EOS
@@ -55,6 +58,10 @@ def compare(rows: int, device: str) -> Comparison:
             found = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=how)
         return found[:, PROMPT:].tolist()
 
+    if device == "cuda":
+        regard()
+        assert isinstance(mine.step, Captured)
+        assert mine.step.captures, "our steps could not be captured"
     same = in_common(regard(), hugging_face())
     assert device == "cuda" or same == 1.0, "the two engines disagree"
     engines = {"regard": regard, "Hugging Face generate": hugging_face}

@@ -15,11 +15,10 @@ import torch
 from transformers import GenerationConfig
 
 from bench.harness import Comparison, best_threads, common_told, in_common, race, report, threads_told
-from bench.peers import BOS, EOS, PAD, marian, ours, plain
+from bench.peers import BOS, EOS, PAD, marian, ours, plain, ready
 from regard.decode import beam, greedy
 from regard.decode.captured import Captured
 from regard.decode.filters import at_least
-from regard.fast import prepare
 
 LENGTH = 30
 CELLS = [("small", 8_000, 1, 1), ("small", 8_000, 1, 4), ("small", 8_000, 32, 1), ("small", 8_000, 32, 4),
@@ -44,8 +43,9 @@ def main(asked: Sequence[str]) -> None:
 
 def note(device: str) -> str:
     how = {
-        "cpu": "weights and arithmetic in fp32, by PyTorch on all sides. The answers were checked to be the same "
-        "tokens. Each engine has its own best number of threads (in brackets).",
+        "cpu": "weights and arithmetic in fp32, by PyTorch on all sides: ours step by step, without the accelerator "
+        "(bench/fast.py has it). The answers were checked to be the same tokens. Each engine has its own best number "
+        "of threads (in brackets).",
         "cuda": "weights and arithmetic in bf16. Our steps are captured, as regard.load prepares them; capturing is "
         "not timed.",
     }
@@ -80,7 +80,7 @@ def engines(size: str, vocab: int, batch: int, width: int, device: str) -> dict[
     mine = ours(size, vocab).eval()
     theirs, loop = marian(mine).eval(), plain(mine).eval()
     kind = torch.bfloat16 if device == "cuda" else torch.float32
-    mine, theirs, loop = prepare(mine.to(device, kind)), theirs.to(device, kind), loop.to(device, kind)
+    mine, theirs, loop = ready(mine.to(device, kind)), theirs.to(device, kind), loop.to(device, kind)
     torch.manual_seed(1)
     source = torch.randint(4, vocab, (batch, LENGTH), device=device)
     real = torch.ones_like(source, dtype=torch.bool)
