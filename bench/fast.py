@@ -210,7 +210,7 @@ def encode(scratch: Path) -> Raced:
     paths = save(model, scratch, onnx=True)
     files = forms(paths["onnxruntime"], model.config.heads, model.config.dim)
     with ExitStack() as stack:
-        able = {
+        able: dict[str, dict[str, Run]] = {
             f"regard {kind}": {
                 threads: partial(one, "alike")
                 for threads, one in stack.enter_context(
