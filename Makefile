@@ -32,6 +32,8 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
+# whether others were at work is asked once: the second race would find the load of the first
+bench: export BENCH_LOAD := $(shell cut -d " " -f 1 /proc/loadavg 2>/dev/null)
 bench: setup           ## side-by-side runs against the peers, on this CPU, in about a quarter of an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m bench.train_translation && $(BIN)/python -m bench.recurrent && $(BIN)/python -m bench.tcn && $(BIN)/python -m bench.translate && $(BIN)/python -m bench.watch

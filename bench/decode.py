@@ -11,7 +11,6 @@ import argparse
 import functools
 import gc
 import json
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 
-from bench.harness import RESULTS, Comparison, machine, race
+from bench.harness import RESULTS, Comparison, in_common, machine, race
 from bench.peers import BOS, EOS, PAD, hugging_face_gpt2, marian, our_gpt2, ours
 from regard.core.autoregressive import Autoregressive
 from regard.core.linear import pack, swiftest
@@ -132,7 +131,8 @@ def compare(name: str, cell: Cell, dry: bool, profile: bool = False) -> Line | N
     share = None
     if cell.size != "base":
         share = _bytes(sides.model) / (2 if cell.whole else 1) * found.rate("regard") / cell.rows / BANDWIDTH
-    same, memory = _same(mine(), next(iter(sides.theirs.values()))()), _peak(mine)
+    same, memory = in_common(mine(), next(iter(sides.theirs.values()))()), _peak(mine)
+    assert not dry or cell.whole or same == 1.0, f"{name}: in fp32 only {same:.0%} of the tokens are the same"
     line = Line(name, sides.work, sides.unit, found.work, found.seconds, share, same, step.captures, memory)
     del sides, step, mine, engines, found
     gc.collect()
@@ -287,15 +287,6 @@ def _timed(run: Run, amount: float) -> Callable[[], float]:
         return amount
 
     return timed
-
-
-def _same(some: list[list[int]], others: list[list[int]]) -> float:
-    """Which share of the tokens come before the first that differs."""
-    shares = []
-    for one, other in zip(some, others, strict=True):
-        differs = [i for i, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]]
-        shares.append((differs[0] if differs else len(one)) / len(one))
-    return statistics.mean(shares)
 
 
 def _bytes(model: nn.Module) -> int:

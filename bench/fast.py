@@ -9,8 +9,8 @@ Every engine works in processes of its own (bench/apart.py).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -20,60 +20,79 @@ from typing import Any
 import torch
 
 from bench import peers
-from bench.apart import Run, compare, engines
-from bench.harness import Comparison, len_cores, report
+from bench.apart import Engine, Run, any_of, compare, engines, quickest, running
+from bench.generate import talkative
+from bench.harness import Comparison, common_told, in_common, len_cores, report
 
 LENGTH = 30  # tokens of a source and of an answer
 BOS, EOS, PAD = 1, 2, 0
 SIZES = {"small": 8_000, "base": 32_000}  # and their vocabulary
 PROMPT, WRITTEN = 32, 64  # tokens of GPT-2
 TEXTS = 64
-PEERS = "onnxruntime fp32", "onnxruntime int8"
-OFF = 0.5  # how far vectors in int8 may be from each other; their numbers are of order one
+CHECKED = 8  # sentences
+KINDS = "int8", "fp32"
+SHARED = f"inter_threads={len_cores()}"  # CTranslate2's sentences in equal shares, a thread for each
+ALIKE, OFF = 1e-4, 0.5  # how far vectors in fp32, in int8 may be from each other; their numbers are of order one
+
+Raced = tuple[list[Comparison], str]  # and how far the engines agree
 
 
 def main() -> None:
     wanted = sys.argv[1:] or list(COMPARISONS)
     with TemporaryDirectory() as scratch:
-        found = [each for name in wanted for each in COMPARISONS[name](Path(scratch))]
+        raced = [COMPARISONS[name](Path(scratch)) for name in wanted]
     note = (
         f"Translation: {LENGTH} tokens out, sources of {LENGTH} tokens. GPT-2 of 124 million parameters, batch 1: "
         f"{WRITTEN} tokens after {PROMPT}. Reading: {TEXTS} texts of mixed lengths (see bench/encode.py), with an "
-        "encoder of 6 layers, 384 wide; onnxruntime reads them one at a time, which is several times as quick as one "
-        "padded batch. Random weights, equal on both sides, quantised by each engine itself. Each engine in processes "
-        f"of its own, with one thread or {len_cores()}, whichever is quicker. CTranslate2 {version('ctranslate2')}, "
-        f"onnxruntime {version('onnxruntime')}."
+        "encoder of 6 layers, 384 wide; onnxruntime reads them in the order that suits it best (one padded batch, by "
+        "length in eights, one at a time), its file as it was exported or fused by onnxruntime.transformers.optimizer. "
+        "Random weights, equal on both sides, quantised by each engine itself. Each engine in processes of its own, "
+        f"with one thread or {len_cores()}; CTranslate2 has batches of 32 also in {len_cores()} shares side by side. "
+        f"Of all ways the quickest is raced, which stands in brackets. {' '.join(told for _, told in raced)} "
+        f"CTranslate2 {version('ctranslate2')}, onnxruntime {version('onnxruntime')}."
     )
+    found = [each for some, _ in raced for each in some]
     report("fast", "The accelerator against CTranslate2 and onnxruntime", note, found)
 
 
 # ---- translation
 
 
-def translate(scratch: Path) -> list[Comparison]:
+def translate(scratch: Path) -> Raced:
     found = []
     for size, vocab in SIZES.items():
         model = peers.ours(size, vocab).eval()
         torch.save(model, scratch / f"{size}.pt")
         save_for_ctranslate2(model, scratch / size)
         agree(scratch / f"{size}.pt", scratch / size, vocab)
-        with engines(ours, scratch / f"{size}.pt") as mine, engines(theirs, scratch / size) as peer:
+        with (
+            engines(ours, scratch / f"{size}.pt") as mine,
+            engines(theirs, scratch / size) as peer,
+            running({SHARED: (theirs, len_cores(), scratch / size, "int8", len_cores())}) as shared,
+        ):
             for batch, width in ((1, 1), (1, 4), (32, 1), (32, 4)):
                 repeat = 8 if size == "small" and batch == 1 else 1  # a few milliseconds are too few to be measured
                 asked = sources(vocab, batch), width, repeat
+                sharing = peer | shared if batch > 1 else peer  # one sentence has no shares
                 able = {
-                    name: [partial(engine, *asked) for engine in some]
-                    for name, some in (("regard int8", mine), ("CTranslate2 int8", peer))
+                    name: {way: partial(engine, *asked) for way, engine in some.items()}
+                    for name, some in (("regard int8", mine), ("CTranslate2 int8", sharing))
                 }
                 found.append(compare(f"{size}, batch {batch}, beam {width}", batch * LENGTH * repeat, able))
-    return found
+                if batch > 1:
+                    found[-1].same = in_common(*(any_of(ways)() for ways in able.values()))
+    return found, (
+        f"In fp32 the engines were checked to give the same answers to {CHECKED} sentences, greedily and with a beam "
+        f"of 4; in int8, which each rounds in its own way, {common_told(found)}."
+    )
 
 
 def agree(path: Path, folder: Path, vocab: int) -> None:
     """In floats both say the same words; in whole numbers, which each makes in its own way, they need not."""
-    asked = sources(vocab, 4), 1, 1
-    words = ours(1, path, whole=False)(*asked), theirs(1, folder, "float32")(*asked)
-    assert [[str(word) for word in row] for row in words[0]] == words[1], "the two engines disagree in fp32"
+    mine, peer = ours(1, path, whole=False), theirs(1, folder, "float32")
+    for width in (1, 4):
+        asked = sources(vocab, CHECKED), width, 1
+        assert mine(*asked) == peer(*asked), f"the two engines disagree in fp32, beam {width}"
 
 
 def save_for_ctranslate2(model: Any, folder: Path) -> None:
@@ -104,26 +123,30 @@ def writer_of(path: Path, whole: bool) -> Any:
 def ours(threads: int, path: Path, whole: bool = True) -> Run:
     writer = writer_of(path, whole)
 
-    def run(source: torch.Tensor, width: int, repeat: int) -> list[list[int]]:
+    def run(source: torch.Tensor, width: int, repeat: int) -> list[list[str]]:
         prompt = torch.full((len(source), 1), BOS)
         for _ in range(repeat):
             found = writer(source, None, prompt, eos=EOS, limit=LENGTH, keep=width, shortest=LENGTH)
-        return [list(best[0].tokens) for best in found]
+        return [[str(word) for word in best[0].tokens] for best in found]
 
     return run
 
 
-def theirs(threads: int, folder: Path, kind: str = "int8") -> Run:
+def theirs(threads: int, folder: Path, kind: str = "int8", shares: int = 1) -> Run:
+    """It works at so many shares of the sentences at a time, and each has its part of the threads."""
     import ctranslate2
 
-    engine = ctranslate2.Translator(str(folder), compute_type=kind, intra_threads=threads, inter_threads=1)
+    engine = ctranslate2.Translator(
+        str(folder), compute_type=kind, intra_threads=threads // shares, inter_threads=shares
+    )  # fmt: skip
 
     def run(source: torch.Tensor, width: int, repeat: int) -> list[list[str]]:
         words = [[str(word) for word in row[:-1]] for row in source.tolist()]  # it adds the end by itself
         for _ in range(repeat):
             found = engine.translate_batch(
-                words, beam_size=width, min_decoding_length=LENGTH, max_decoding_length=LENGTH
-            )
+                words, beam_size=width, min_decoding_length=LENGTH, max_decoding_length=LENGTH,
+                max_batch_size=-(-len(words) // shares),
+            )  # fmt: skip
         return [answer.hypotheses[0] for answer in found]
 
     return run
@@ -132,27 +155,44 @@ def theirs(threads: int, folder: Path, kind: str = "int8") -> Run:
 # ---- GPT-2
 
 
-def gpt2(scratch: Path) -> list[Comparison]:
+def gpt2(scratch: Path) -> Raced:
+    same_in_fp32(scratch)
     model = peers.our_gpt2().eval()
     torch.save(model, scratch / "gpt2.pt")
     save_for_ctranslate2(model, scratch / "gpt2")
     with engines(our_gpt2, scratch / "gpt2.pt") as mine, engines(their_gpt2, scratch / "gpt2") as peer:
-        return [compare("GPT-2 124M, batch 1", WRITTEN, {"regard int8": [*mine], "CTranslate2 int8": [*peer]})]
+        able: dict[str, dict[str, Run]] = {"regard int8": {**mine}, "CTranslate2 int8": {**peer}}
+        found = compare("GPT-2 124M, batch 1", WRITTEN, able)
+        found.same = in_common(*(any_of(ways)() for ways in able.values()))
+    return [found], f"GPT-2 was checked to say the same in fp32; in int8 {common_told([found])}."
+
+
+def same_in_fp32(scratch: Path) -> None:
+    """With weights that make every token hang on all those before it."""
+    model = talkative(peers.our_gpt2()).eval()
+    torch.save(model, scratch / "talkative.pt")
+    save_for_ctranslate2(model, scratch / "talkative")
+    mine = our_gpt2(1, scratch / "talkative.pt", whole=False)
+    assert mine() == their_gpt2(1, scratch / "talkative", "float32")(), "the two engines disagree in fp32 on GPT-2"
 
 
 def prompt() -> torch.Tensor:
     return torch.randint(4, 50_000, (1, PROMPT), generator=torch.Generator().manual_seed(1))
 
 
-def our_gpt2(threads: int, path: Path) -> Run:
-    writer = writer_of(path, whole=True)
-    return lambda: writer(None, None, prompt(), eos=EOS, limit=WRITTEN, shortest=WRITTEN)
+def our_gpt2(threads: int, path: Path, whole: bool = True) -> Run:
+    writer = writer_of(path, whole)
+
+    def run() -> list[list[int]]:
+        return [list(best[0].tokens) for best in writer(None, None, prompt(), eos=EOS, limit=WRITTEN, shortest=WRITTEN)]
+
+    return run
 
 
-def their_gpt2(threads: int, folder: Path) -> Run:
+def their_gpt2(threads: int, folder: Path, kind: str = "int8") -> Run:
     import ctranslate2
 
-    engine = ctranslate2.Generator(str(folder), compute_type="int8", intra_threads=threads, inter_threads=1)
+    engine = ctranslate2.Generator(str(folder), compute_type=kind, intra_threads=threads, inter_threads=1)
     given = [[str(word) for word in prompt()[0].tolist()]]
     how = {"min_length": WRITTEN, "max_length": WRITTEN, "include_prompt_in_result": False, "sampling_topk": 1}
     return lambda: engine.generate_batch(given, **how)[0].sequences_ids
@@ -161,41 +201,76 @@ def their_gpt2(threads: int, folder: Path) -> Run:
 # ---- reading texts
 
 
-def encode(scratch: Path) -> list[Comparison]:
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    from bench.encode import VOCAB, check, reader, save, texts
+def encode(scratch: Path) -> Raced:
+    from bench.encode import ORDERS, VOCAB, check, reader, save, texts
     from regard.models import bert
 
     torch.manual_seed(0)
     model = bert.Bert(bert.Config(vocab=VOCAB, dim=384, heads=12, layers=6, hidden=1536, head="pretrain")).eval()
     paths = save(model, scratch, onnx=True)
-    whole = scratch / "int8.onnx"
-    quantize_dynamic(paths["onnxruntime"], whole, weight_type=QuantType.QInt8, per_channel=True)
-    places = {
-        "regard int8": (paths["regard"], "regard int8", "alike"),
-        "regard fp32": (paths["regard"], "regard fp32", "alike"),
-        "onnxruntime fp32": (paths["onnxruntime"], "onnxruntime", "one at a time"),
-        "onnxruntime int8": (whole, "onnxruntime", "one at a time"),
-    }
-    with ExitStack() as open_engines:
-        able = {
-            name: [
-                partial(engine, order)
-                for engine in open_engines.enter_context(engines(reader, path, engine, TEXTS, "cpu"))
-            ]
-            for name, (path, engine, order) in places.items()
+    files = forms(paths["onnxruntime"], model.config.heads, model.config.dim)
+    with ExitStack() as stack:
+        able: dict[str, dict[str, Run]] = {
+            f"regard {kind}": {
+                threads: partial(one, "alike")
+                for threads, one in stack.enter_context(
+                    engines(reader, paths["regard"], f"regard {kind}", TEXTS, "cpu")
+                ).items()
+            }
+            for kind in KINDS
         }
-        check({name: runs[0]() for name, runs in able.items() if name.endswith("fp32")}, 1e-4)
-        check({name: runs[0]() for name, runs in able.items()}, OFF)
+        peer = stack.enter_context(engines(readers, files))
+        vectors = {name: any_of(ways)() for name, ways in able.items()}
+        vectors |= {form: one(form, "one at a time") for form in files for one in peer.values()}  # which warms them too
+        check({name: some for name, some in vectors.items() if "fp32" in name}, ALIKE)
+        check(vectors, OFF)
+        best = {f"onnxruntime {kind}": in_best_order(peer, [f for f in files if kind in f], ORDERS) for kind in KINDS}
         tokens = sum(map(len, texts(TEXTS)))
-        return [
-            compare(f"reading {TEXTS} texts, {kind}", tokens, {n: able[n] for n in (f"regard {kind}", *PEERS)})
-            for kind in ("int8", "fp32")
+        found = [
+            compare(f"reading {TEXTS} texts, {kind}", tokens, {f"regard {kind}": able[f"regard {kind}"], **best})
+            for kind in KINDS
         ]
+    return found, f"Vectors of texts were checked to differ by at most {ALIKE} in fp32, by {OFF} in int8."
 
 
-COMPARISONS: dict[str, Callable[[Path], list[Comparison]]] = {"translate": translate, "gpt2": gpt2, "encode": encode}
+def readers(threads: int, paths: dict[str, Path]) -> Run:
+    """onnxruntime with each of its files, of which one is read at a time, so that one process is enough."""
+    from bench.encode import reader
+
+    found = {form: reader(threads, path, "onnxruntime", TEXTS, "cpu") for form, path in paths.items()}
+    return lambda form, order: found[form](order)
+
+
+def in_best_order(running: dict[str, Engine], some: Sequence[str], orders: Sequence[str]) -> dict[str, Run]:
+    """The quickest of all ways to read with some of the files: which it was, and the run."""
+    ways: dict[str, Run] = {
+        f"{form}, {order}, {threads}": partial(one, form, order)
+        for threads, one in running.items()
+        for form in some
+        for order in orders
+    }
+    way = quickest(ways, warm=False)
+    return {way: ways[way]}
+
+
+def forms(exported: Path, heads: int, dim: int) -> dict[str, Path]:
+    """onnxruntime's files of a BERT: as it was exported and, where its optimizer is installed, fused by that; both in
+    int8 too."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    found = {"fp32": exported}
+    with suppress(ImportError):
+        from onnxruntime.transformers.optimizer import optimize_model
+
+        found["fused fp32"] = exported.with_name("fused.onnx")
+        optimize_model(str(exported), "bert", heads, dim).save_model_to_file(str(found["fused fp32"]))
+    whole = {form.replace("fp32", "int8"): path.with_name(f"{path.stem}-int8.onnx") for form, path in found.items()}
+    for path, to in zip(found.values(), whole.values(), strict=True):
+        quantize_dynamic(path, to, weight_type=QuantType.QInt8, per_channel=True)
+    return found | whole
+
+
+COMPARISONS: dict[str, Callable[[Path], Raced]] = {"translate": translate, "gpt2": gpt2, "encode": encode}
 
 if __name__ == "__main__":
     main()

@@ -8,10 +8,13 @@ each has the machine to itself, for so many seconds at most. What takes longer i
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
@@ -37,13 +40,12 @@ def main(asked: Sequence[str]) -> None:
 
 
 def fill(names: Sequence[str]) -> None:
-    work = [subprocess.Popen([*command(name), "--fill"]) for name in names]
-    until = time.monotonic() + FILL
-    for process in work:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()  # what is in the cache by then is used all the same
+    with ExitStack() as stack:
+        work = [stack.enter_context(started([*command(name), "--fill"])) for name in names]
+        until = time.monotonic() + FILL
+        for process in work:
+            with suppress(subprocess.TimeoutExpired):  # what is in the cache by then is used all the same
+                process.wait(max(0.0, until - time.monotonic()))
 
 
 def command(name: str) -> list[str]:
@@ -52,10 +54,23 @@ def command(name: str) -> list[str]:
 
 def run(name: str) -> bool:
     """Whether it came to its end in time. What was measured until then is in results/."""
-    try:
-        return subprocess.run(command(name), timeout=SECONDS[name]).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
+    with started(command(name)) as process:
+        try:
+            return process.wait(SECONDS[name]) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+
+@contextmanager
+def started(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has a session of its own, so that whatever it has started ends with it: compilers that went on
+    would slow the next race down."""
+    with subprocess.Popen(words, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):  # nobody is left
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

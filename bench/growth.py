@@ -182,8 +182,9 @@ def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
 def write(found: dict[str, list[tuple[float, float]]]) -> None:
     lines = [
         "# How time and memory grow", "",
-        "One thread, a process for each point; a GPT of 4 layers, 256 wide, and the small Transformer. Memory is what "
-        "is held at most while it works, beyond model and inputs.", "",
+        "One thread, a process for each point; a GPT of 4 layers, 256 wide, and the small Transformer, by PyTorch "
+        "without the accelerator or captured steps. Memory is what is held at most while it works, beyond model and "
+        "inputs.", "",
         "| work | from | to | time | grows with the power | memory | with the power |", "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for name, points in found.items():

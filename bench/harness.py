@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import random
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +17,8 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+LOAD = float(os.environ.get("BENCH_LOAD") or os.getloadavg()[0])  # before anything was raced; `make bench` tells it
+BUSY = 0.5  # a load above which a table tells of it
 
 
 @dataclass
@@ -27,6 +31,8 @@ class Comparison:
     work: dict[str, float]
     seconds: dict[str, list[float]] = field(default_factory=dict)
     machine: str = ""  # which was raced on; empty: this one
+    chosen: dict[str, str] = field(default_factory=dict)  # how an engine was raced, where other ways were tried
+    same: float | None = None  # share of the tokens in common with the peer, where they were counted
 
     def rate(self, engine: str) -> float:
         return self.work[engine] / statistics.median(self.seconds[engine])
@@ -75,9 +81,25 @@ def best_threads(run: Callable[[], Any]) -> int:
     return min(took, key=lambda threads: took[threads])
 
 
-def len_cores() -> int:
-    import os
+def in_common(some: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]]) -> float:
+    """Which share of the tokens come before the first that differs."""
+    shares = []
+    for one, other in zip(some, others, strict=True):
+        differs = [i for i, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]]
+        shares.append((differs[0] if differs else len(one)) / len(one))
+    return statistics.mean(shares)
 
+
+def common_told(comparisons: Sequence[Comparison]) -> str:
+    shares = (f"{c.name}: {c.same:.0%}" for c in comparisons if c.same is not None)
+    return f"so many of their tokens come before the first that differs: {'; '.join(shares)}"
+
+
+def threads_told(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def len_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
@@ -93,8 +115,9 @@ def report(stem: str, title: str, note: str, comparisons: list[Comparison], know
     RESULTS.mkdir(exist_ok=True)
     place.with_suffix(".md").write_text(text, "utf-8")
     rows = [
-        {"work": c.name, "unit": c.unit, "amount": c.work, "seconds": c.seconds, "machine": c.machine} for c in found
-    ]
+        {"work": c.name, "unit": c.unit, "amount": c.work, "seconds": c.seconds, "machine": c.machine,
+         "chosen": c.chosen} for c in found
+    ]  # fmt: skip
     place.with_suffix(".json").write_text(json.dumps({"title": title, "rows": rows}, indent=1), "utf-8")
 
 
@@ -104,9 +127,11 @@ def _before(place: Path, known: Sequence[str]) -> list[Comparison]:
         return []
     rows = json.loads(place.with_suffix(".json").read_text("utf-8"))["rows"]
     found = [
-        Comparison(row["work"], row["unit"], next(iter(row["amount"])), row["amount"], row["seconds"], row["machine"])
-        for row in rows
-    ]
+        Comparison(
+            row["work"], row["unit"], next(iter(row["amount"])), row["amount"], row["seconds"], row["machine"],
+            row.get("chosen", {}),  # older tables do not tell
+        ) for row in rows
+    ]  # fmt: skip
     return [c for c in found if c.name in known]
 
 
@@ -116,20 +141,41 @@ def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
     for c in comparisons:
         for engine in c.work:
             against = "" if engine == c.ours else "**{:.2f}×** ({:.2f}–{:.2f})".format(*c.ratio(engine))
-            yield f"| {c.name} | {engine} | {c.rate(engine):,.0f} {c.unit} | {against} |"
+            told = f"{engine} ({c.chosen[engine]})" if engine in c.chosen else engine
+            yield f"| {c.name} | {told} | {c.rate(engine):,.0f} {c.unit} | {against} |"
 
 
 def machine() -> str:
+    """What was raced on, and what: hardware, versions, the commit, the day, and whether others were at work."""
     import transformers
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{len_cores()} cores of {_processor()}"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"{device}; {versions}; {time.strftime('%Y-%m-%d')}"
+    busy = f"busy: load average {LOAD:.1f} before" if LOAD > BUSY else ""
+    return "; ".join(filter(None, (device, versions, _commit(), time.strftime("%Y-%m-%d"), busy)))
 
 
 def _processor() -> str:
+    """Its name and the instructions that matter here."""
+    named = _of_processor("model name") or platform.machine()
+    whole = " with VNNI" if "vnni" in _of_processor("flags") else ""
+    return f"{named} ({torch.backends.cpu.get_cpu_capability()}{whole})"
+
+
+def _of_processor(what: str) -> str:
+    """From /proc/cpuinfo; nothing where there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith(what))
     except (OSError, StopIteration):
-        return platform.machine()
+        return ""
+
+
+def _commit() -> str:
+    """Nothing where git, or its folder, is not there."""
+    command = ["git", "-C", str(RESULTS.parent), "rev-parse", "--short", "HEAD"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"commit {told}"

@@ -11,7 +11,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import BertForPreTraining, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
 from regard.core.block import Block
+from regard.core.linear import pack
 from regard.core.position import Sinusoidal
+from regard.fast import prepare
 from regard.interop.bert import FAMILY as BERT
 from regard.interop.family import Family, config_of, to_theirs
 from regard.interop.gpt2 import FAMILY as GPT2
@@ -19,9 +21,15 @@ from regard.models import bert, gpt, seq2seq
 from regard.models.transformer import SIZES, Config, Transformer
 from regard.weights import weights
 
+Model = TypeVar("Model", bound=nn.Module)
 Twin = TypeVar("Twin", BertForPreTraining, GPT2LMHeadModel)
 
 PAD, BOS, EOS = 0, 1, 2
+
+
+def ready(model: Model) -> Model:
+    """As `regard.load` prepares it; on a CPU without the accelerator, which has races of its own (bench/fast.py)."""
+    return prepare(model) if next(model.parameters()).is_cuda else pack(model)
 
 
 def shape(size: str, vocab: int) -> Config:

@@ -29,7 +29,6 @@ def main() -> None:
     if not folder.exists():
         subprocess.run([sys.executable, "-m", "regard", "demo", "--out", str(folder)], check=True)
     texts = [source for _, source, _ in spoken(("en", "de"), "test", PHRASES)]
-    load = os.getloadavg()[0]
     with serving(folder) as port:
         alone, together = (asyncio.run(ask(port, texts, clients)) for clients in (1, CLIENTS))
         assert alone == together, "the answers depend on who else asks"
@@ -41,8 +40,7 @@ def main() -> None:
     note = (
         f"The server of `regard serve` in a process of its own, {PHRASES} phrases of the demo's test split to "
         "/v1/predict, greedy, each client on one connection that stays open. The clients take their share of the same "
-        f"cores, and so does whatever else runs (load average before: {load:.1f}). The answers of both were checked to "
-        "be the same."
+        "cores, and so does whatever else runs. The answers of both were checked to be the same."
     )
     report("serve", f"A server with {CLIENTS} clients against one at a time", note, [found])
 

@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import GenerationConfig
 
-from bench.harness import Comparison, best_threads, race, report
-from bench.peers import BOS, EOS, PAD, marian, ours, plain
+from bench.harness import Comparison, best_threads, common_told, in_common, race, report, threads_told
+from bench.peers import BOS, EOS, PAD, marian, ours, plain, ready
 from regard.decode import beam, greedy
 from regard.decode.captured import Captured
 from regard.decode.filters import at_least
-from regard.fast import prepare
 
 LENGTH = 30
 CELLS = [("small", 8_000, 1, 1), ("small", 8_000, 1, 4), ("small", 8_000, 32, 1), ("small", 8_000, 32, 4),
@@ -37,13 +36,16 @@ def main(asked: Sequence[str]) -> None:
         return
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = [compare(*cell, device) for cell in (GPU_CELLS if device == "cuda" else CELLS)]
-    report("translate", "Translation against Hugging Face generate and torch.nn.Transformer", note(device), found)
+    agreed = f" Of ours and those of Hugging Face, {common_told(found)}." if device == "cuda" else ""
+    title = "Translation against Hugging Face generate and torch.nn.Transformer"
+    report("translate", title, note(device) + agreed, found)
 
 
 def note(device: str) -> str:
     how = {
-        "cpu": "weights and arithmetic in fp32, by PyTorch on all sides. Greedy answers were checked to be the same "
-        "tokens. Each engine has its own best number of threads.",
+        "cpu": "weights and arithmetic in fp32, by PyTorch on all sides: ours step by step, without the accelerator "
+        "(bench/fast.py has it). The answers were checked to be the same tokens. Each engine has its own best number "
+        "of threads (in brackets).",
         "cuda": "weights and arithmetic in bf16. Our steps are captured, as regard.load prepares them; capturing is "
         "not timed.",
     }
@@ -56,17 +58,21 @@ def note(device: str) -> str:
 
 def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Comparison:
     made = engines(size, vocab, batch, width, device)
-    if width == 1 and device == "cpu":
-        first, *others = (run() for run in made.values())
-        assert all(first == other for other in others), "the engines disagree"
+    first, *others = (run() for run in made.values())
+    if device == "cpu":
+        assert all(first == other for other in others), f"the engines disagree, beam {width}"
     threads = {name: best_threads(run) if device == "cpu" else 1 for name, run in made.items()}
-    return race(
+    found = race(
         f"{size}, batch {batch}, beam {width}",
         "tokens/s",
         {name: _timed(run, threads[name], batch, device) for name, run in made.items()},
         rounds=5,
         warm=1,
     )
+    if device == "cpu":
+        found.chosen = {name: threads_told(count) for name, count in threads.items()}
+    found.same = in_common(first, others[0])
+    return found
 
 
 def engines(size: str, vocab: int, batch: int, width: int, device: str) -> dict[str, Run]:
@@ -74,7 +80,7 @@ def engines(size: str, vocab: int, batch: int, width: int, device: str) -> dict[
     mine = ours(size, vocab).eval()
     theirs, loop = marian(mine).eval(), plain(mine).eval()
     kind = torch.bfloat16 if device == "cuda" else torch.float32
-    mine, theirs, loop = prepare(mine.to(device, kind)), theirs.to(device, kind), loop.to(device, kind)
+    mine, theirs, loop = ready(mine.to(device, kind)), theirs.to(device, kind), loop.to(device, kind)
     torch.manual_seed(1)
     source = torch.randint(4, vocab, (batch, LENGTH), device=device)
     real = torch.ones_like(source, dtype=torch.bool)

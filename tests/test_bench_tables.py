@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from bench import harness
-from bench.harness import Comparison, report
+from bench.harness import Comparison, common_told, in_common, report
 
 NAMES = ("small", "large")
 
@@ -32,3 +33,38 @@ def test_works_that_were_not_raced_keep_their_lines(tmp_path: Path, monkeypatch:
     assert "an old machine\n" in text
     report("race", "A race", "How.", [raced("large")])
     assert [row["work"] for row in json.loads(table.with_suffix(".json").read_text("utf-8"))["rows"]] == ["large"]
+
+
+def test_how_an_engine_was_raced_stays_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    small = raced("small")
+    small.chosen = {"peer": "2 threads"}
+    report("race", "A race", "How.", [small], known=NAMES)
+    report("race", "A race", "How.", [raced("large")], known=NAMES)
+    (table,) = tmp_path.glob("race-*.md")
+    assert "| small | peer (2 threads) | 4 words/s |" in table.read_text("utf-8")
+    assert "| large | peer | 4 words/s |" in table.read_text("utf-8")
+
+
+def test_the_machine_is_told_with_its_instructions_and_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(harness, "LOAD", 0.4)
+    assert re.search(r"cores of .+ \(\w+( with VNNI)?\); Python ", harness.machine())
+    assert "busy" not in harness.machine()
+    monkeypatch.setattr(harness, "LOAD", 1.27)
+    assert harness.machine().endswith("; busy: load average 1.3 before")
+
+
+def test_where_git_is_not_there_no_commit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    assert "commit" not in harness.machine()
+    monkeypatch.setenv("PATH", "")
+    assert "commit" not in harness.machine()
+
+
+def test_tokens_count_until_the_first_that_differs() -> None:
+    assert in_common([[1, 2, 3, 4]], [[1, 2, 3, 4]]) == 1.0
+    assert in_common([[1, 2, 3, 4], [5, 6]], [[1, 9, 3, 4], [5, 6]]) == (0.25 + 1.0) / 2
+    small = raced("small")
+    small.same = 0.625
+    assert common_told([small, raced("large")]).endswith("differs: small: 62%")
