@@ -63,7 +63,7 @@ def engines(make: Make, *given: Any) -> Iterator[dict[str, Engine]]:
 
 
 def compare(
-    name: str, tokens: int, able: dict[str, dict[str, Run]], *, unit: str = "tokens/s", rounds: int = 7
+    name: str, tokens: int, able: dict[str, dict[str, Run]], *, unit: str = "tokens/s", rounds: int = 5
 ) -> Comparison:
     """Of each engine the quickest way that it has; the first engine is ours."""
     chosen = {engine: quickest(ways) for engine, ways in able.items()}

@@ -95,7 +95,7 @@ def recorded() -> bool:
     Where tensors are made by default is no such matter."""
     return (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch._C._get_tracing_state() is not None
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
