@@ -10,20 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.fast.build import Unbuilt, library
 from regard.fast.matrix import Matrix, in_bytes
 
 PROCESSORS = {"plain C++": 127, "AVX2": 64, "AVX-512 VNNI": 127}  # and the most that a weight is in whole numbers
 SHAPES = [(1, 1), (3, 5), (16, 4), (17, 33), (100, 64), (40, 7), (15, 130)]  # outputs and inputs
 COUNTS = [1, 2, 3, 4, 5, 6, 7, 13]
-
-
-@pytest.fixture(autouse=True)
-def accelerator() -> None:
-    try:
-        library()
-    except Unbuilt as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("accelerator")
 
 
 def made(weight: Tensor, bias: Tensor | None = None, *, whole: bool, by: str | None = None) -> Matrix:

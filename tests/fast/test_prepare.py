@@ -15,20 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.core.watch import watch
 from regard.data.spoken import spoken
 from regard.errors import ConfigError
-from regard.fast import Unbuilt, library, prepare
+from regard.fast import Unbuilt, prepare
 from regard.interop.engine import on_cpu
 from regard.models import bert, gpt, seq2seq
 from regard.pipeline import load
 from regard.pipeline.rewrite import load_rewriter
 from tests.tiny import trained
 
-
-@pytest.fixture(autouse=True)
-def accelerator() -> None:
-    try:
-        library()
-    except Unbuilt as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("accelerator")
 
 
 def texts(count: int = 24) -> list[str]:

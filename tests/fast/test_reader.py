@@ -11,16 +11,10 @@ import torch
 from torch import Tensor
 
 from regard.core.watch import watch
-from regard.fast import Reader, Unbuilt, library, prepare
+from regard.fast import Reader, prepare
 from regard.models.bert import Bert, Config
 
-
-@pytest.fixture(autouse=True)
-def accelerator() -> None:
-    try:
-        library()
-    except Unbuilt as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("accelerator")
 
 
 def made(**settings: Any) -> Bert:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from regard.core.mask import Mask
-from regard.fast import Reader, Unbuilt, Writer, library
+from regard.fast import Reader, Writer
 from regard.models.bert import Bert
 from regard.models.bert import Config as BertConfig
 from regard.models.gpt import GPT
@@ -23,14 +23,7 @@ from regard.models.transformer import Config, Transformer
 
 AT_ONCE = 4
 Ask = Callable[[], Any]
-
-
-@pytest.fixture(autouse=True)
-def accelerator() -> None:
-    try:
-        library()
-    except Unbuilt as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("accelerator")
 
 
 def encoder() -> tuple[Any, Ask]:

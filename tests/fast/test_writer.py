@@ -19,20 +19,13 @@ from regard.core.watch import silence, watch
 from regard.decode import Hypothesis, beam, greedy
 from regard.decode.filters import at_least, never
 from regard.decode.search import average, none, wu
-from regard.fast.build import Unbuilt, library
+from regard.fast.build import Unbuilt
 from regard.fast.writer import Writer
 from regard.models import gpt, seq2seq, transformer
 
 END = 2
 Model = transformer.Transformer | gpt.GPT
-
-
-@pytest.fixture(autouse=True)
-def accelerator() -> None:
-    try:
-        library()
-    except Unbuilt as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("accelerator")
 
 
 # ---- models and questions
