@@ -23,7 +23,7 @@ from transformers import GenerationConfig
 from bench.harness import RESULTS, Comparison, in_common, machine, race
 from bench.peers import BOS, EOS, PAD, hugging_face_gpt2, marian, our_gpt2, ours
 from regard.core.autoregressive import Autoregressive
-from regard.core.linear import pack, swiftest
+from regard.core.linear import pack
 from regard.decode import beam, greedy
 from regard.decode.captured import Captured, captured
 from regard.decode.filters import at_least
@@ -149,7 +149,7 @@ def continuation(cell: Cell, dry: bool) -> Sides:
     with torch.device(device):
         mine = our_gpt2(**size).eval()
         theirs = hugging_face_gpt2(mine).eval().to(kind)
-        mine = pack(mine.to(kind), in_bytes if cell.whole else swiftest)
+        mine = pack(mine.to(kind), in_bytes if cell.whole else None)
         prompt = torch.randint(mine.config.vocab or 0, (cell.rows, PROMPT))
 
     def regard(step: Any) -> Run:

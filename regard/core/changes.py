@@ -10,9 +10,14 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
-def marks(weights: Iterable[Tensor]) -> list[int]:
-    """What changes when a weight is moved, replaced or trained on; not what is done to its `.data`."""
-    return [mark for w in weights for mark in (w.data_ptr(), 0 if w.is_inference() else w._version)]
+def mark(w: Tensor) -> tuple[int, int | None]:
+    """What changes when a weight is moved or trained on; not what is done to its `.data`."""
+    return w.data_ptr(), None if w.is_inference() else w._version
+
+
+def marks(weights: Iterable[Tensor]) -> list[tuple[int, int | None]]:
+    """The same of many: it changes as well when one of them is replaced."""
+    return [mark(w) for w in weights]
 
 
 @cache

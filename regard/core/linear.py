@@ -13,26 +13,38 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from regard.core.changes import marks, notice_optimizers
+from regard.core.changes import mark, notice_optimizers
 
-LARGE = 2**18  # numbers in a matrix: a smaller one is multiplied before a packed product has begun
+LARGE = 2**17  # numbers in a matrix: a smaller one is multiplied before a packed product has begun
+ALONE = 2**19  # the same for one vector, where the matrix is near
 WORTH = 2**24  # multiplications of a product in training for which oneDNN is called by name
 ALIGNED = 64  # rows of a matrix on a GPU are a multiple of this
 ROWS = 32  # the layout is chosen for about so many vectors at a time; measured to suit one as well as hundreds
+NEAR = 2**23  # numbers in a model: so many stay in a CPU's cache from one word to the next
+FEW = 4  # vectors that a matrix from further away is multiplied by at least: it is then read faster than by one
 
 M = TypeVar("M", bound=nn.Module)
 Multiply = Callable[[Tensor], Tensor]  # x -> Wx + b
 Layout = Callable[[Tensor, Tensor | None], Multiply | None]  # W and b -> how they are multiplied; None: as ever
 
 
-def onednn(weight: Tensor, bias: Tensor | None) -> Multiply | None:
+def onednn(weight: Tensor, bias: Tensor | None, near: bool = False) -> Multiply | None:
     """On a CPU `F.linear` makes the layout that it multiplies in anew at each call; made once, products are 1.3 to 3
-    times as fast (measured)."""
+    times as fast (measured). A matrix is `near` where a cache has room for the whole model."""
     in_float = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not in_float or weight.numel() < LARGE or not torch.backends.mkldnn.is_available():
         return None
     matrix = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
-    return lambda x: _onednn(x, matrix, bias)
+
+    def multiply(x: Tensor) -> Tensor:
+        alone = x.numel() == x.shape[-1]
+        if alone and not near:
+            return _onednn(x.reshape(1, -1).expand(FEW, -1).contiguous(), matrix, bias)[0].view(*x.shape[:-1], -1)
+        if alone and weight.numel() < ALONE:
+            return F.linear(x, weight, bias)
+        return _onednn(x, matrix, bias)
+
+    return multiply
 
 
 def aligned(weight: Tensor, bias: Tensor | None) -> Multiply | None:
@@ -45,9 +57,9 @@ def aligned(weight: Tensor, bias: Tensor | None) -> Multiply | None:
     return lambda x: F.linear(x, matrix, shift)[..., : len(weight)]
 
 
-def swiftest(weight: Tensor, bias: Tensor | None) -> Multiply | None:
+def swiftest(weight: Tensor, bias: Tensor | None, near: bool = False) -> Multiply | None:
     """The layout for wherever they are."""
-    return onednn(weight, bias) or aligned(weight, bias)
+    return onednn(weight, bias, near) or aligned(weight, bias)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -98,15 +110,20 @@ def recorded() -> bool:
         or torch._C._get_tracing_state() is not None
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
-        or any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
+        or (torch._C._len_torch_function_stack() > 0 and not _only_devices())
     )
 
 
-def pack(model: M, layout: Layout = swiftest) -> M:
+def _only_devices() -> bool:
+    return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())
+
+
+def pack(model: M, layout: Layout | None = None) -> M:
     """Prepares a model that is only asked from now on: large matrices in the layout that is multiplied
     fastest, and one product where an attention makes three of the same vector. What is trained or moved afterwards
     leaves its copies unused.
     """
+    layout = layout or partial(swiftest, near=sum(w.numel() for w in model.parameters()) <= NEAR)
     for part in model.modules():
         if isinstance(part, Packable):
             part.pack(layout)
@@ -154,24 +171,29 @@ class Packed:
     def __init__(self, *parts: dict[str, nn.Parameter | None], layout: Layout = swiftest) -> None:
         notice_optimizers()
         self.parts, self.layout = parts, layout
-        self.held = [(of, name) for of in parts for name in ("weight", "bias") if of.get(name) is not None]
-        self.marks = self._marks()
+        self.held = [
+            (of, name, w, *mark(w)) for of in parts for name in ("weight", "bias") if (w := of.get(name)) is not None
+        ]
         weights, biases = ([of[name] for of in parts if of.get(name) is not None] for name in ("weight", "bias"))
         self.weight, self.bias = _under_each_other(weights), _under_each_other(biases) if biases else None
+        self.kind, self.where = self.weight.dtype, self.weight.device.type
         self.multiply = layout(self.weight, self.bias)
 
     def fits(self, x: Tensor) -> bool:
         """False once a weight has been moved, converted or trained on, while gradients or operations are recorded, and
         for vectors of another precision."""
-        if torch.is_grad_enabled() or recorded() or torch.is_autocast_enabled(x.device.type):
+        if torch.is_grad_enabled() or recorded() or torch.is_autocast_enabled(self.where):
             return False
-        return x.dtype == self.weight.dtype and self._marks() == self.marks
+        return x.dtype == self.kind and self._as_it_was()
 
     def product(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias) if self.multiply is None else self.multiply(x)
 
-    def _marks(self) -> list[int]:
-        return marks(of[name] for of, name in self.held)  # type: ignore[misc]
+    def _as_it_was(self) -> bool:
+        for of, name, w, place, version in self.held:
+            if of.get(name) is not w or w.data_ptr() != place or (version is not None and w._version != version):
+                return False
+        return True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Packed:
         """A copy of the model has weights of its own, in the same layout: it may be one that rounds them."""

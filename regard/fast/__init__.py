@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.block import Encoder
-from regard.core.linear import Layout, pack, swiftest
+from regard.core.linear import Layout, pack
 from regard.decode.captured import capture
 from regard.errors import ConfigError, nearest
 from regard.fast import kernels, narrow
@@ -55,7 +55,7 @@ def prepare(model: M, arithmetic: str = "fp32") -> M:
     if arithmetic not in get_args(Arithmetic):
         raise ConfigError(f"arithmetic: {arithmetic!r} is not known; {nearest(arithmetic, get_args(Arithmetic))}")
     whole = arithmetic == "int8"
-    layout = _in_bytes(next(model.parameters())) if whole else swiftest
+    layout = _in_bytes(next(model.parameters())) if whole else None
     if isinstance(model, Autoregressive):
         model.writer = Writer(model, whole=whole)
     for part in model.modules():

@@ -23,9 +23,14 @@ def small_matrices_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(1,), (1, 1), (2, 1), (3, 1), (5, 7), (1, 8), (4, 40)])
+@pytest.mark.parametrize("where", [{}, {"ALONE": 1}, {"NEAR": 1}], ids=["near", "near and large", "far"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2, 1), (3, 1), (5, 7), (1, 8), (4, 40), (0,), (0, 3)])
 @pytest.mark.parametrize(("wide", "tall"), [(6, 6), (6, 20), (20, 6), (128, 300)])
-def test_packed_it_is_torchs_linear(shape: tuple[int, ...], wide: int, tall: int, bias: bool) -> None:
+def test_packed_it_is_torchs_linear(
+    shape: tuple[int, ...], wide: int, tall: int, bias: bool, where: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in where.items():
+        monkeypatch.setattr(linear, name, size)
     layer, x = Linear(wide, tall, bias=bias), torch.randn(*shape, wide)
     with torch.no_grad():
         plain = layer(x)
