@@ -19,8 +19,8 @@ from regard.fast.kernels import KINDS, LOWEST
 if triton is not None:
     import triton.language as tl
 
-MOST = 2048  # columns at a time
-EACH = 8  # of them to a thread, side by side
+MOST = 4096  # columns at a time
+EACH = 4  # of them to a thread, side by side
 
 
 if triton is not None:
