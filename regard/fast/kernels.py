@@ -24,6 +24,7 @@ MOST_VECTORS = 4  # that a product takes; of more, the library's products are th
 TILE = 16  # the least number of rows of a matrix product in a kernel
 LOWEST = -1e30  # in place of -inf, from which nothing can be subtracted
 LARGE_PRODUCT = 2**23  # numbers in W
+MOST_BYTES = 2**13  # of a row of W, at a time
 KEYS = 2**15  # bytes of them at a time, at most
 
 
@@ -59,19 +60,32 @@ if triton is not None:
         return x
 
     @triton.jit
+    def _four(w):
+        """Words of four bytes each -> their numbers, side by side."""
+        first, second, third, fourth = (w << 24) >> 24, (w << 16) >> 24, (w << 8) >> 24, w >> 24
+        pairs = tl.join(tl.join(first, third), tl.join(second, fourth))
+        return tl.reshape(pairs, w.shape[0], 4 * w.shape[1]).to(tl.float32)
+
+    @triton.jit
+    def _floats(w):
+        return w.to(tl.float32)
+
+    @triton.jit
     def _product(
         x_at, w_at, scale_at, b_at, gamma_at, beta_at, residual_at, y_at, epsilon, N,
         M: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
-        SCALED: tl.constexpr, BIAS: tl.constexpr,
+        NUMBERS: tl.constexpr, EACH: tl.constexpr, BIAS: tl.constexpr,
         NORM: tl.constexpr, SHIFT: tl.constexpr, RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr, EARLY: tl.constexpr,
     ):  # fmt: skip
+        """W has EACH numbers to a word; what was read of it early is made into NUMBERS when the vector is there."""
         begin_next(EARLY)
         n = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        k = tl.arange(0, CHUNK)
+        k, word = tl.arange(0, CHUNK), tl.arange(0, CHUNK // EACH)
+        words: tl.constexpr = (K + EACH - 1) // EACH
         kind = y_at.dtype.element_ty
-        inside = (n < N)[:, None]
-        w = tl.load(w_at + n[:, None] * K + k[None, :], mask=inside & (k < K)[None, :], other=0.0)
-        scale = tl.load(scale_at + n, mask=n < N, other=0.0) if SCALED else 1.0
+        inside, w_at = (n < N)[:, None], w_at + n[:, None] * words
+        w = tl.load(w_at + word[None, :], mask=inside & (word < words)[None, :], other=0)
+        scale = tl.load(scale_at + n, mask=n < N, other=0.0) if EACH > 1 else 1.0
         bias = tl.load(b_at + n, mask=n < N, other=0.0).to(tl.float32) if BIAS else 0.0
         gamma = tl.load(gamma_at + k, mask=k < K, other=0.0).to(tl.float32) if NORM else 1.0
         beta = tl.load(beta_at + k, mask=k < K, other=0.0).to(tl.float32) if SHIFT else 0.0
@@ -83,11 +97,11 @@ if triton is not None:
                 x = tl.where(k < K, x - tl.sum(x) / K, 0.0)
                 x = x * tl.rsqrt(tl.sum(x * x) / K + epsilon) * gamma + beta
                 x = x.to(kind).to(tl.float32)
-            products = w.to(tl.float32) * x[None, :]
+            products = NUMBERS(w) * x[None, :]
             for begin in tl.static_range(CHUNK, K, CHUNK):
-                at = begin + k
-                some = tl.load(w_at + n[:, None] * K + at[None, :], mask=inside & (at < K)[None, :], other=0.0)
-                products += some.to(tl.float32) * tl.load(x_at + m * K + at, mask=at < K, other=0.0).to(tl.float32)
+                at, there = begin + k, begin // EACH + word
+                some = tl.load(w_at + there[None, :], mask=inside & (there < words)[None, :], other=0)
+                products += NUMBERS(some) * tl.load(x_at + m * K + at, mask=at < K, other=0.0).to(tl.float32)
             y = ACTIVATION((tl.sum(products, 1) * scale + bias).to(kind).to(tl.float32)).to(kind)
             if RESIDUAL:
                 y = (y.to(tl.float32) + more).to(kind)
@@ -242,25 +256,28 @@ def product(
     residual: Tensor | None = None,
 ) -> Tensor:
     """activation(W · norm(x) + b) + residual: (M, K) -> (M, N). Each row of x costs, each row of W is read once. With a
-    `scale` (N,), rows of W are so many times whole numbers."""
-    (rows, columns), wide = x.shape, len(weight)
+    `scale` (N,), rows of W are so many times whole numbers, four of them to a word."""
+    (rows, columns), wide, in_bytes = x.shape, len(weight), scale is not None
     y = x.new_empty(rows, wide)
-    block, warps, chunk = _tile(wide, columns)
-    chunk = triton.next_power_of_2(columns) if norm is not None else chunk
+    block, warps, chunk = _tile(wide, columns, in_bytes)
+    chunk = max(4, triton.next_power_of_2(columns)) if norm is not None else chunk
     gamma, beta = (None, None) if norm is None else (norm.weight, norm.bias)
     _product[(triton.cdiv(wide, block),)](
         x, weight, scale, bias, gamma, beta, residual, y, 0.0 if norm is None else norm.eps, wide,
         M=rows, K=columns, BLOCK=block, CHUNK=chunk,
-        SCALED=scale is not None, BIAS=bias is not None, NORM=norm is not None, SHIFT=beta is not None,
+        NUMBERS=_four if in_bytes else _floats, EACH=4 if in_bytes else 1, BIAS=bias is not None,
+        NORM=norm is not None, SHIFT=beta is not None,
         RESIDUAL=residual is not None, ACTIVATION=ACTIVATIONS[activation], num_warps=warps, **early(x),
     )  # fmt: skip
     return y
 
 
-def _tile(wide: int, columns: int) -> tuple[int, int, int]:
+def _tile(wide: int, columns: int, in_bytes: bool) -> tuple[int, int, int]:
     """Rows of W for a program, its warps, and columns at a time, as measured for the layers of GPT-2 and GPT-2 XL, one
     after another, on an H200."""
-    whole, large = triton.next_power_of_2(columns), wide * columns > LARGE_PRODUCT
+    whole, large = max(4, triton.next_power_of_2(columns)), wide * columns > LARGE_PRODUCT
+    if in_bytes and columns > 1024:
+        return (2, 4, min(whole, MOST_BYTES)) if columns >= wide else (8, 4, min(whole, MOST_BYTES))
     if columns > 4096:
         return 1, 2, 2048
     if columns > 2048:
@@ -287,16 +304,22 @@ class Bytes:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         largest = weight.detach().float().abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)
-        self.scale, self.bias = largest / 127, bias
-        self.weight = (weight.detach().float() / self.scale[:, None]).round().to(torch.int8)
+        self.scale, self.bias, self.columns = largest / 127, bias, weight.shape[1]
+        whole = (weight.detach().float() / self.scale[:, None]).round().to(torch.int8)
+        self.words = F.pad(whole, (0, -self.columns % 4)).view(torch.int32)
+
+    @property
+    def weight(self) -> Tensor:
+        """The whole numbers."""
+        return self.words.view(torch.int8)[:, : self.columns]
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
         if len(rows) <= MOST_VECTORS and suit(x, 1):
-            y = product(rows.contiguous(), self.weight, self.bias, scale=self.scale)
+            y = product(rows.contiguous(), self.words, self.bias, scale=self.scale)
         else:
             y = F.linear(rows, (self.weight * self.scale[:, None]).to(x.dtype), self.bias)
-        return y.view(*x.shape[:-1], len(self.weight))
+        return y.view(*x.shape[:-1], len(self.words))
 
 
 def in_bytes(weight: Tensor, bias: Tensor | None) -> Multiply | None:

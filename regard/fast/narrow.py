@@ -98,7 +98,7 @@ def _held(part: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Matrix, bias, and what its rows are multiplied by where they are in bytes."""
     packed = part.packed
     if packed is not None and isinstance(packed.multiply, Bytes):
-        return packed.multiply.weight, packed.multiply.bias, packed.multiply.scale
+        return packed.multiply.words, packed.multiply.bias, packed.multiply.scale
     whole = packed if isinstance(part, Attention) else part
     return whole.weight, whole.bias, None
 

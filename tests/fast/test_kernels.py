@@ -71,11 +71,14 @@ def test_a_product_with_all_that_is_around_it(
 
 
 @each_kind
+@pytest.mark.parametrize("columns", [5, 96, 1090])
 @pytest.mark.parametrize("rows", [1, 3, kernels.MOST_VECTORS + 1])
-def test_a_matrix_in_bytes_is_nearly_the_matrix(rows: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_in_bytes_is_nearly_the_matrix(
+    rows: int, columns: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And exactly that of its whole numbers, however many vectors come."""
     monkeypatch.setattr(kernels, "LARGE", 0)
-    weight, bias, x = some(40, 96, kind=kind), some(40, kind=kind), some(1, rows, 96, kind=kind)
+    weight, bias, x = some(40, columns, kind=kind), some(40, kind=kind), some(1, rows, columns, kind=kind)
     multiply = kernels.in_bytes(weight, bias)
     assert isinstance(multiply, kernels.Bytes)
     assert multiply.weight.dtype == torch.int8
