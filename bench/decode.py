@@ -2,6 +2,7 @@
 
 python -m bench.decode                     # all cells, about four minutes on an H200
 python -m bench.decode xl-1 base-64-4      # some of them; the others keep their lines in the table
+python -m bench.decode xl-1 --fill         # only compiles what is to be compiled, all cells at once
 python -m bench.decode --dry               # tiny models on any machine, to see that it runs; nothing is written
 """
 
@@ -11,8 +12,10 @@ import argparse
 import functools
 import gc
 import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -96,12 +99,16 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("cells", nargs="*", metavar="CELL", help=f"some of {', '.join(CELLS)}; all when left out")
     asked.add_argument("--profile", action="store_true", help="print which kernels take the time of ours")
+    asked.add_argument("--fill", action="store_true", help="only compile what is compiled, and keep it")
     asked.add_argument("--dry", action="store_true", help="tiny models, nothing is written")
     given = asked.parse_args()
     if strange := set(given.cells) - set(CELLS):
         asked.error(f"{', '.join(sorted(strange))}: no such cell; known: {', '.join(CELLS)}")
     if not given.dry and not torch.cuda.is_available():
         asked.error("no GPU is here; write --dry to see that the script runs")
+    if given.fill:
+        fill([name for name in given.cells or CELLS if CELLS[name].static], given.dry)
+        return
     for name in given.cells or CELLS:
         before = time.perf_counter()
         line = compare(name, CELLS[name], given.dry, given.profile)
@@ -114,6 +121,16 @@ def main() -> None:
             write(line)
     if not given.dry:
         print((RESULTS / "decode-gpu.md").read_text("utf-8"))
+
+
+def fill(names: Sequence[str], dry: bool) -> None:
+    """What the peer compiles, in a process for each of several cells."""
+    if len(names) == 1:
+        continuation(CELLS[names[0]], dry)
+        return
+    command = [sys.executable, "-m", "bench.decode", "--fill", *(["--dry"] if dry else [])]
+    for process in [subprocess.Popen([*command, name]) for name in names]:
+        process.wait()
 
 
 def compare(name: str, cell: Cell, dry: bool, profile: bool = False) -> Line | None:

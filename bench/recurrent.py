@@ -1,6 +1,7 @@
 """Training a recurrent translator with additive attention: ours against a plain PyTorch loop over the target's words.
 
     python -m bench.recurrent            # CPU, or the GPU where there is one
+    python -m bench.recurrent bf16       # of the GPU's precisions, one alone
     python -m bench.recurrent --tiny     # anywhere: a small model, nothing is written, to see that it works
 
 The loop comes twice: as the tutorials have it, with one matrix from [state; word; context] to all words, and with our
@@ -70,7 +71,8 @@ def main(asked: Sequence[str]) -> None:
         assert isinstance(config, Config)
         assert isinstance(task, Rewrite)
         losses, found, peaks = births(config, task), list[Comparison](), list[str]()
-        for precision in work.precisions:  # what has been raced is written down before the next race begins
+        wanted = [precision for precision in work.precisions if precision in asked] or work.precisions
+        for precision in wanted:  # what has been raced is written down before the next race begins
             peak = Peaks()
             found.append(compare(config, task, work, precision, Path(scratch), peak))
             peaks.append(f"{precision}:{peak}" if peak.bytes else "")
