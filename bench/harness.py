@@ -32,6 +32,7 @@ class Comparison:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     machine: str = ""  # which was raced on; empty: this one
     chosen: dict[str, str] = field(default_factory=dict)  # how an engine was raced, where other ways were tried
+    peaks: dict[str, int] = field(default_factory=dict)  # bytes that an engine held at most, where it was measured
     same: float | None = None  # share of the tokens in common with the peer, where they were counted
 
     def rate(self, engine: str) -> float:
@@ -116,7 +117,7 @@ def report(stem: str, title: str, note: str, comparisons: list[Comparison], know
     place.with_suffix(".md").write_text(text, "utf-8")
     rows = [
         {"work": c.name, "unit": c.unit, "amount": c.work, "seconds": c.seconds, "machine": c.machine,
-         "chosen": c.chosen} for c in found
+         "chosen": c.chosen, "peaks": c.peaks} for c in found
     ]  # fmt: skip
     place.with_suffix(".json").write_text(json.dumps({"title": title, "rows": rows}, indent=1), "utf-8")
 
@@ -129,20 +130,22 @@ def _before(place: Path, known: Sequence[str]) -> list[Comparison]:
     found = [
         Comparison(
             row["work"], row["unit"], next(iter(row["amount"])), row["amount"], row["seconds"], row["machine"],
-            row.get("chosen", {}),  # older tables do not tell
+            row.get("chosen", {}), row.get("peaks", {}),  # older tables do not tell
         ) for row in rows
     ]  # fmt: skip
     return [c for c in found if c.name in known]
 
 
 def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    yield "| work | engine | median | ours against it (95 % interval) |"
-    yield "|---|---|---|---|"
+    measured = any(c.peaks for c in comparisons)
+    yield "| work | engine | median | ours against it (95 % interval) |" + " peak memory |" * measured
+    yield "|---|---|---|---|" + "---|" * measured
     for c in comparisons:
         for engine in c.work:
             against = "" if engine == c.ours else "**{:.2f}×** ({:.2f}–{:.2f})".format(*c.ratio(engine))
             told = f"{engine} ({c.chosen[engine]})" if engine in c.chosen else engine
-            yield f"| {c.name} | {told} | {c.rate(engine):,.0f} {c.unit} | {against} |"
+            peak = f" {c.peaks[engine] / 2**30:.1f} GiB |" if engine in c.peaks else " |"
+            yield f"| {c.name} | {told} | {c.rate(engine):,.0f} {c.unit} | {against} |" + peak * measured
 
 
 def machine() -> str:

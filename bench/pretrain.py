@@ -119,21 +119,20 @@ def main(asked: Sequence[str]) -> None:
             compare([*contests.values()], work, folder)
 
 
-def note(work: Work, peaks: Sequence[str]) -> str:
+def note(work: Work) -> str:
     return (
         f"Steps of {work.tokens:,} tokens: BERT-base with both losses on WikiText-2 in sequences of up to "
         f"{work.length}, GPT-2 of 124 million parameters in windows of 1,024. bf16 autocast, AdamW (fused), clipped, "
         "dropout 0.1. Ours is compiled block by block, with what stands between the head's products, and recorded; "
         "Hugging Face's model with its loss as one graph, of any lengths where they differ. Equal weights; the losses "
         "before the first step were checked to be the same. Hugging Face's BERT computes the logits of all positions, "
-        f"as its own class does. {' '.join(peaks)}"
+        "as its own class does."
     )
 
 
 def compare(contests: Sequence[Contest], work: Work, folder: Path) -> None:
     """What has been raced is written down before the next race begins."""
     found: list[Comparison] = []
-    peaks: list[str] = []
     for contest in contests:
         check(contest, work.device)
         peak = Peaks()
@@ -142,11 +141,11 @@ def compare(contests: Sequence[Contest], work: Work, folder: Path) -> None:
         found.append(
             race_tokens(contest.name, racing, work.steps, rounds=work.rounds, warm=1, unit="real tokens/s")
         )  # fmt: skip
-        peaks.append(f"{contest.name}:{peak}" if peak.bytes else "")
+        found[-1].peaks = peak.bytes
         if work is TINY:
             print(found[-1])
         else:
-            report("pretrain", "Pre-training against compiled Hugging Face", note(work, peaks), found, known=NAMES)
+            report("pretrain", "Pre-training against compiled Hugging Face", note(work), found, known=NAMES)
 
 
 @torch.no_grad()

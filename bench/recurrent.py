@@ -70,28 +70,26 @@ def main(asked: Sequence[str]) -> None:
         config = recipe.model
         assert isinstance(config, Config)
         assert isinstance(task, Rewrite)
-        losses, found, peaks = births(config, task), list[Comparison](), list[str]()
+        losses, found = births(config, task), list[Comparison]()
         wanted = [precision for precision in work.precisions if precision in asked] or work.precisions
         for precision in wanted:  # what has been raced is written down before the next race begins
-            peak = Peaks()
-            found.append(compare(config, task, work, precision, Path(scratch), peak))
-            peaks.append(f"{precision}:{peak}" if peak.bytes else "")
+            found.append(compare(config, task, work, precision, Path(scratch)))
             if work is TINY:
                 print(found[-1])
                 continue
             title = "Training a recurrent translator against a plain PyTorch loop"
-            report("recurrent", title, note(config, work, losses, peaks), found)
+            known = [_name(config, precision) for precision in work.precisions]
+            report("recurrent", title, note(config, work, losses), found, known)
 
 
-def note(config: Config, work: Work, losses: dict[str, float], peaks: list[str]) -> str:
+def note(config: Config, work: Work, losses: dict[str, float]) -> str:
     return (
         f"One GRU layer a side, {config.dim} wide (the encoder reads both ways), word vectors of {config.embedding}, "
         f"additive attention; Multi30k de→en raw text, BPE of {config.vocab:,}, {work.tokens:,} tokens a batch for us "
         f"and for bucketed peers, {work.batches} batches that come again; default batches are of random order, each "
         f"peer's at the best size of {', '.join(map(str, work.rows))} sentences; AdamW (fused), clipped, dropout "
         f"{config.dropout}, no compile; on a GPU our steps are recorded. Loss at birth (log V = "
-        f"{math.log(config.vocab or 1):.3f}): {', '.join(f'{name} {loss:.3f}' for name, loss in losses.items())}. "
-        f"{' '.join(peaks)}"
+        f"{math.log(config.vocab or 1):.3f}): {', '.join(f'{name} {loss:.3f}' for name, loss in losses.items())}."
     )
 
 
@@ -133,8 +131,12 @@ def plain(model: Loop) -> tuple[nn.Module, Loss]:
     return model, lambda batch: model(batch.source, batch.target[:, :-1], batch.target[:, 1:])
 
 
-def compare(config: Config, task: Rewrite, work: Work, precision: str, folder: Path, peaks: Peaks) -> Comparison:
-    made = engines(config, task)
+def _name(config: Config, precision: str) -> str:
+    return f"{config.dim} wide, {precision}"
+
+
+def compare(config: Config, task: Rewrite, work: Work, precision: str, folder: Path) -> Comparison:
+    made, peaks = engines(config, task), Peaks()
     some: Batches = [task.batch("train", step) for step in range(work.batches)]
     given = Given(some, lambda model, batch: task.cost(model, batch, None))
 
@@ -155,7 +157,9 @@ def compare(config: Config, task: Rewrite, work: Work, precision: str, folder: P
         ):
             title = f"{name}, {kind}"
             racing[title] = peaks.warmed(title, lambda name=name, feed=feed: racer(name, feed), 2)  # type: ignore[misc]
-    return race_tokens(f"{config.dim} wide, {precision}", racing, work.steps, rounds=work.rounds, warm=1)
+    found = race_tokens(_name(config, precision), racing, work.steps, rounds=work.rounds, warm=1)
+    found.peaks = peaks.bytes
+    return found
 
 
 def trainer(model: nn.Module, loss_of: Loss, feed: Iterator[Batch], device: str, precision: str) -> Step:

@@ -139,7 +139,3 @@ class Peaks:
         print(f"{name}: warm after {clock() - begun:.0f} s", file=sys.stderr, flush=True)
         self.bytes[name] = torch.cuda.max_memory_allocated() - before
         return step
-
-    def __str__(self) -> str:
-        each = ", ".join(f"{name} {peak / 2**30:.1f} GiB" for name, peak in self.bytes.items())
-        return f" Peak memory: {each}." if each else ""

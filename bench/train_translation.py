@@ -76,7 +76,7 @@ def main(asked: Sequence[str]) -> None:
             compare(task, work, Path(scratch))
 
 
-def note(task: Rewrite, work: Work, chosen: dict[str, int], peaks: Peaks) -> str:
+def note(task: Rewrite, work: Work, chosen: dict[str, int]) -> str:
     sizes = ", ".join(map(str, work.rows))
     held = " and ".join(f"{rows} for {peer}" for peer, rows in chosen.items())
     absent = "" if PLAIN in work.peers else f" {PLAIN} is not raced here: torch.compile takes minutes for it."
@@ -85,7 +85,7 @@ def note(task: Rewrite, work: Work, chosen: dict[str, int], peaks: Peaks) -> str
         f"Transformer {work.size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, "
         f"{work.tokens:,} tokens a batch for us and for bucketed peers; default batches are of random order and "
         f"hold as many sentences as suit a peer best ({sizes} were tried): {held}; AdamW (fused), label "
-        f"smoothing, dropout 0.1, {how}.{absent}{peaks}"
+        f"smoothing, dropout 0.1, {how}.{absent}"
     )
 
 
@@ -121,9 +121,10 @@ def compare(task: Rewrite, work: Work, folder: Path) -> None:
     peaks, chosen = Peaks(), dict[str, int]()
     made = engines(task, work, folder, chosen)
     racing = {name: peaks.warmed(name, make, len(task.batches)) for name, make in made.items()}
-    told = note(task, work, chosen, peaks)
+    told = note(task, work, chosen)
     for rounds in (2, work.rounds) if work is GPU else (work.rounds,):
         found = race_tokens(f"{work.size}, training", racing, work.steps, rounds=rounds, warm=work.warm)
+        found.peaks = peaks.bytes
         if work is TINY:
             print(told, found, sep="\n")
         else:

@@ -46,6 +46,19 @@ def test_how_an_engine_was_raced_stays_with_its_line(tmp_path: Path, monkeypatch
     assert "| large | peer | 4 words/s |" in table.read_text("utf-8")
 
 
+def test_memory_stays_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    small = raced("small")
+    small.peaks = {"regard": 3 * 2**29}
+    report("race", "A race", "How.", [small], known=NAMES)
+    report("race", "A race", "How.", [raced("large")], known=NAMES)
+    (table,) = tmp_path.glob("race-*.md")
+    lines = table.read_text("utf-8").splitlines()
+    assert "| small | regard | 8 words/s |  | 1.5 GiB |" in lines
+    assert "| small | peer | 4 words/s | **2.00×** (2.00–2.00) | |" in lines
+    assert {line.count("|") for line in lines if line.startswith("|")} == {6}
+
+
 def test_the_machine_is_told_with_its_instructions_and_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(harness, "LOAD", 0.4)
