@@ -35,7 +35,7 @@ from regard.fast import prepare
 
 VOCAB = 30_522
 TOKENS = 4096  # in our batches, as in those of a loaded run
-CELLS = {"cpu": [("mini", 64), ("base", 16)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
+CELLS = {"cpu": [("mini", 64), ("base", 8)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
 ROUNDS = 4
 ORDERS = "padded", "by length, 8 at a time", "one at a time"  # of the peer
 

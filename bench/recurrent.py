@@ -51,7 +51,7 @@ class Work:
 
 
 GPU = Work("cuda", ("bf16", "fp32"), "base", 16_384, (1024,), 12, 2, 7)
-CPU = Work("cpu", ("fp32",), "small", 4096, (64, 256), 40, 1, 5)
+CPU = Work("cpu", ("fp32",), "small", 2048, (32, 128), 40, 1, 5)
 TINY = Work("cpu", ("fp32",), "tiny", 512, (8,), 2, 1, 2)
 
 
