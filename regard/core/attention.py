@@ -16,7 +16,7 @@ from regard.core.linear import Layout, Linear, Packable, Packed, product, swifte
 from regard.core.mask import Mask
 from regard.core.probe import Probe
 from regard.core.score import Dot, Dots, Place, Score, make_score
-from regard.core.spans import Spans
+from regard.core.spans import Spans, look_along, told
 from regard.core.state import KV, Fixed
 from regard.errors import ConfigError, nearest
 
@@ -147,7 +147,7 @@ class Attention(Packable):
             q, mask = _gather(q, kv.rows), mask.shared(batch, kv.rows)
         place = _place(q, kv, mask)
         dots = score.prepare(q, kv.keys, place)
-        if mask.spans is not None and (dots is None or dots.bias is not None):
+        if mask.spans is not None and (dots is None or dots.bias is not None or not mask.spans.takes(q)):
             q, k, v = (_unpack(t, mask.spans) for t in (q, kv.keys, kv.values))
             return mask.spans.pack(self._look(q, KV.of(k, v), mask.unpacked()))
         if dots is None:
@@ -277,9 +277,20 @@ def _fused(dots: Dots, kv: KV, mask: Mask, dropout: float) -> Tensor:
     if isinstance(kv, Fixed) and kv.kernels is not None and dots.k is kv.k and dots.bias is None and mask.pairs is None:
         return kv.kernels.attend(dots.q, kv.k, kv.v, kv.seen, kv.places, dots.scale)
     q, k = dots.q.shape[-2], dots.k.shape[-2]
+    if mask.only_starts(q, k) and dots.bias is None and told(dots.q):
+        return _along(dots, v, mask, dropout)
     causal = dots.bias is None and mask.plainly_causal(q, k)
     as_it_is = mask.drawn is not None and mask.pairs is None and dots.bias is None
     seen = None if causal else mask.drawn if as_it_is else mask.dense(q, k, dots.q.device)
     if dots.bias is not None:
         seen = dots.bias if seen is None else dots.bias.masked_fill(~seen, float("-inf"))
     return F.scaled_dot_product_attention(dots.q, dots.k, v, seen, dropout, causal, scale=dots.scale)
+
+
+def _along(dots: Dots, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+    """Rows one behind the other, (B, H, T, D) -> (B·T, H, D), and each segment by itself."""
+    assert mask.starts is not None
+    rows, _, length, _ = dots.q.shape
+    q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (dots.q, dots.k, v))
+    context = look_along(q, k, v, mask.starts, length, causal=mask.causal, dropout=dropout, scale=dots.scale)
+    return context.unflatten(0, (rows, length)).transpose(1, 2)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.core.documents import Documents
 from regard.core.head import Head
 from regard.core.state import State
 
@@ -94,16 +95,18 @@ class Sourceless(Autoregressive):
         target: Tensor,
         told: Tensor | None = None,
         *,
-        documents: Tensor | None = None,
+        documents: Tensor | Documents | None = None,
         past: Any = None,
     ) -> tuple[Tensor, State]:
         """`documents` (B, T): tokens of equal ids are one document, to be read as if it stood alone. `past`, of a state
         that has read before: the target goes on from there, and its document 0 with the last that was read.
         """
         state = self.start(source, real, rows=len(target))
+        if isinstance(documents, Tensor):
+            documents = Documents(documents)
         if past is not None:
             state = replace(state, past=past, length=1)  # one token stands for all that were read
-            documents = None if documents is None else F.pad(documents, (1, 0))
+            documents = None if documents is None else Documents(F.pad(documents.ids, (1, 0)))
         return self._hear(target, told, replace(state, memory=documents))
 
     def check(self, read: Tensor) -> None:

@@ -7,6 +7,7 @@ own, and what was said of them is put where they stood.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,14 @@ from regard.core.state import State, each
 Read = Callable[[Tensor, Any, Tensor], tuple[Tensor, Any]]
 
 
+@dataclass(frozen=True)
+class Documents:
+    """Ids (B, T), and where documents begin when the rows lie one behind the other."""
+
+    ids: Tensor
+    starts: Tensor | None = None  # (R + 1,) the last is the end, as often as there are places left
+
+
 def begins(documents: Tensor) -> Tensor:
     """True at the first token of each document, (B, T)."""
     first = torch.ones_like(documents, dtype=torch.bool)
@@ -26,12 +35,12 @@ def begins(documents: Tensor) -> Tensor:
 
 
 def apart(x: Tensor, state: State, read: Read) -> tuple[Tensor, Any]:
-    """x (B, T, C), of which `state.memory` has the ids -> what is said at each token, and the past after the last.
+    """x (B, T, C), its documents in `state.memory` -> what is said at each token, and the past after the last.
 
     `read(pieces, past, real)` gives that of rows of uneven length; a document that was begun before x goes on from its
     past, of which the rows are dim 0.
     """
-    fresh = begins(state.memory)[:, state.length : state.length + x.shape[1]]
+    fresh = begins(state.memory.ids)[:, state.length : state.length + x.shape[1]]
     cuts = fresh.clone()
     cuts[:, 0] = True
     rows = cuts.flatten().cumsum(0).view_as(cuts) - 1  # (B, T) the row that each token comes to stand in

@@ -25,6 +25,7 @@ class Mask:
     offset: int | Tensor | None = None  # of the first query among the keys; None: the last query on the last key
     spans: Spans | None = None  # a batch packed without padding: rows look at themselves
     drawn: Tensor | None = None  # (B, H|1, Q, K) what is added to scores: 0 where one may look, -inf elsewhere
+    starts: Tensor | None = None  # (R + 1,) of segments, rows one behind the other, for a kernel that is told them
 
     def __post_init__(self) -> None:
         if self.spans is not None and not (self._alone and self.offset is None):
@@ -68,6 +69,7 @@ class Mask:
             offset=_one("offset", self.offset, other.offset),  # type: ignore[arg-type]
             spans=_one("spans", self.spans, other.spans),
             drawn=_one("drawn", self.drawn, other.drawn),
+            starts=_one("starts", self.starts, other.starts),
         )
 
     def shared(self, queries: int, rows: int) -> Mask:
@@ -81,6 +83,11 @@ class Mask:
         each = self.pairs.expand(queries, -1, -1, -1)
         together = each.unflatten(0, (rows, -1)).transpose(1, 2).flatten(2, 3)  # (B, H, n·Q, K)
         return replace(self, pairs=together)
+
+    def only_starts(self, q: int, k: int) -> bool:
+        """True where segments and causality are all, and it is known where segments begin."""
+        others = (self.window, self.keys, self.pairs, self.drawn, self.spans, self.offset)
+        return self.starts is not None and q == k and all(part is None for part in others)
 
     def plainly_causal(self, q: int, k: int) -> bool:
         """True for the one mask that a fused kernel draws by itself. It aligns top-left, hence only where Q = K."""

@@ -4,6 +4,7 @@
 
 What happens at each position alone does not care how its neighbours lie. Attention does: it runs over groups of rows of
 one length, which are a view of the packed batch, or of about one length, where another call costs more than padding.
+Where a training step is recorded on a GPU, nobody may ask how long rows are: one kernel is told where each begins.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 SPARE = 0  # pairs of query and key that a group may waste on padding: on a CPU none, rows as they lie are fastest
 SPARE_GPU = 2**20  # about what a GPU computes in the time that it takes to call it
+WIDEST = 256  # head that the kernel for rows of any length takes
 
 
 class Spans:
@@ -32,6 +34,10 @@ class Spans:
         held = [length for length in lengths.tolist() if length] or [0]
         self.groups = [_Group(some, real.device) for some in _alike(held, spare)]
 
+    def takes(self, q: Tensor) -> bool:
+        """Whether `look` is for such queries; others are looked at side by side."""
+        return True
+
     def pack(self, x: Tensor) -> Tensor:
         """(B, T, …) -> (1, N, …)."""
         return x.flatten(0, 1).index_select(0, self.at)[None]
@@ -46,6 +52,65 @@ class Spans:
         parts = zip(self.groups, *(t[0].transpose(0, 1).split(sizes) for t in (q, k, v)), strict=True)
         contexts = [group.look(q, k, v, causal, dropout, scale) for group, q, k, v in parts]
         return torch.cat(contexts).transpose(0, 1)[None]
+
+
+class SteadySpans(Spans):
+    """In `room` places, as many as are real or more: shapes do not depend on the data, and nothing is asked of the
+    device. What is left over are rows of their own, of which nobody hears.
+    """
+
+    def __init__(self, real: Tensor, room: int) -> None:
+        self.real, self.longest = real, real.shape[1]
+        self.at = first_places(real.flatten(), room)
+        ends, over = real.sum(1).cumsum(0), torch.arange(1, -(-room // self.longest) + 1, device=real.device)
+        ends = torch.cat([ends, (ends[-1] + self.longest * over).clamp(max=room)])
+        self.starts = F.pad(ends, (1, 0)).to(torch.int32)  # the end of a row is the start of the next
+
+    @property
+    def rows(self) -> Tensor:  # type: ignore[override]
+        places = torch.arange(len(self.at), device=self.at.device, dtype=torch.int32)
+        return torch.searchsorted(self.starts[1:], places, right=True)
+
+    def takes(self, q: Tensor) -> bool:
+        return told(q)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """Behind the last that is real comes the last of the batch, again and again."""
+        flat = x.flatten(0, 1)
+        return flat.index_select(0, self.at.clamp(max=len(flat) - 1))[None]
+
+    def unpack(self, x: Tensor) -> Tensor:
+        places, shape = self.real.numel(), self.real.shape
+        held = x.new_zeros(places + 1, *x.shape[2:]).index_copy_(0, self.at, x[0])  # what is left over in the last
+        return held[:places].unflatten(0, shape)
+
+    def look(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float) -> Tensor:
+        q, k, v = (t[0].transpose(0, 1) for t in (q, k, v))
+        context = look_along(q, k, v, self.starts, self.longest, causal=causal, dropout=dropout, scale=scale)
+        return context.transpose(0, 1)[None]
+
+
+def first_places(chosen: Tensor, count: int) -> Tensor:
+    """Where the first so many of (N,) are True, and N when there are no more: (count,), without asking how many."""
+    places = torch.arange(len(chosen), device=chosen.device)
+    found = torch.full((count + 1,), len(chosen), device=chosen.device)
+    return found.scatter_(0, (chosen.cumsum(0) - 1).where(chosen, count), places)[:count]
+
+
+def told(q: Tensor) -> bool:
+    """Whether there is a kernel that is told where rows begin: on a GPU, in 16 bits."""
+    width = q.shape[-1]
+    return q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= WIDEST
+
+
+def look_along(
+    q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int, *, causal: bool, dropout: float, scale: float
+) -> Tensor:
+    """Attention of each row to itself, where rows lie end to end, (N, H, D). PyTorch's nested tensors call this kernel
+    likewise; by its own name it has dropout, needs no nested tensors, and can be compiled and recorded."""
+    flash = torch.ops.aten._flash_attention_forward
+    context: Tensor = flash(q, k, v, starts, starts, longest, longest, dropout, causal, False, scale=scale)[0]
+    return context
 
 
 class _Group:

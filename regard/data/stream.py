@@ -29,6 +29,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.bucket import room
@@ -241,6 +242,7 @@ class Excerpts:
     documents: Tensor | None  # (B, T) numbers of the documents, where they do not see each other; 0 began before
     ids: tuple[int, ...]  # where the windows begin in the stream
     context: int = 0  # predictions at the beginning of each row that are not counted
+    starts: Tensor | None = None  # of documents, rows one behind the other; then the end, as often as room is left
 
     @property
     def wanted(self) -> Tensor:
@@ -257,8 +259,14 @@ class Excerpts:
         return self.tokens
 
     def steady(self, longest: int | None = None) -> Excerpts:
-        """All windows of a text have one shape already."""
-        return self
+        """All windows of a text have one shape already; how many documents there are is rounded up."""
+        if self.documents is None:
+            return self
+        first = F.pad(self.documents.diff() != 0, (1, 0), value=True)
+        at = first.flatten().nonzero().squeeze(1)
+        room = 1 << (len(at) - 1).bit_length()
+        starts = F.pad(at, (0, room + 1 - len(at)), value=first.numel())
+        return replace(self, starts=starts.to(torch.int32))
 
     @property
     def ends(self) -> list[int]:
@@ -272,8 +280,8 @@ class Excerpts:
         def move(tensor: Tensor) -> Tensor:
             return (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=pinned)
 
-        documents = None if self.documents is None else move(self.documents)
-        return replace(self, text=move(self.text), documents=documents)
+        documents, starts = (None if t is None else move(t) for t in (self.documents, self.starts))
+        return replace(self, text=move(self.text), documents=documents, starts=starts)
 
 
 class Windows:

@@ -105,9 +105,9 @@ class Bert(nn.Module):
             self.labels = nn.Sequential(nn.Dropout(config.dropout), Linear(config.dim, config.labels or 0))
         self.apply(_initialise)
 
-    def forward(self, tokens: Tensor, real: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, real: Tensor | Spans | None = None, segments: Tensor | None = None) -> Tensor:
         """(B, T) -> (B, T, dim). `segments` says of each token in which part of the text it is; False in `real` is
-        padding, and what stands there afterwards means nothing.
+        padding, and what stands there afterwards means nothing. Spans say it too, and how it is left out.
         """
         mask, positions = self._mask(real), self.positions(0, tokens.shape[1])
         segments = torch.zeros_like(tokens) if segments is None else segments
@@ -122,7 +122,9 @@ class Bert(nn.Module):
         x = self.encoder(x, mask)
         return x if mask.spans is None else mask.spans.unpack(x)
 
-    def _mask(self, real: Tensor | None) -> Mask:
+    def _mask(self, real: Tensor | Spans | None) -> Mask:
+        if isinstance(real, Spans):
+            return Mask(spans=real)
         compiled = torch.compiler.is_compiling() or self.encoder[0]._compiled_call_impl is not None
         recorded = self.training and real is not None and real.is_cuda  # as steps on a GPU may be
         if real is None or compiled or recorded:  # a graph wants shapes that do not depend on the data

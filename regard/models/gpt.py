@@ -104,7 +104,7 @@ class GPT(Sourceless):
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         self.check(tokens)
         written = tokens.shape[1]
-        documents = None if state.memory is None else state.memory[:, : state.length + written]
+        documents = None if state.memory is None else state.memory.ids[:, : state.length + written]
         x, mask = self._embed(tokens, state, documents), _mask(written, state, documents)
         past = []
         for block, seen in zip(self.blocks, state.past, strict=True):
@@ -141,6 +141,8 @@ def _block(config: Config) -> Block:
 def _mask(queries: int, state: State, documents: Tensor | None) -> Mask:
     if documents is None:
         return Mask.after(state.length, queries, state.lengths)
+    if state.memory.starts is not None and queries == state.memory.ids.shape[1]:
+        return Mask(causal=True, segments=documents, starts=state.memory.starts)
     apart = Mask(causal=True, segments=documents)
     return Mask(pairs=apart.dense(queries, documents.shape[1], documents.device))  # drawn once, for all blocks
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
+from regard.core.documents import Documents
 from regard.core.head import Loss
 from regard.core.state import State, each
 from regard.data.batch import pad
@@ -124,7 +125,7 @@ def measured(counted: Counted, stop: str = "") -> tuple[str, ...]:
 
 def _read(model: nn.Module, batch: Excerpts, past: Any = None) -> tuple[Tensor, State]:
     """Hidden states (B, T - context, dim) where a counted token follows, and the state after all but the last."""
-    apart = {} if batch.documents is None else {"documents": batch.documents}
+    apart = {} if batch.documents is None else {"documents": Documents(batch.documents, batch.starts)}
     goes_on = {} if past is None else {"past": past}
     hidden, state = model(None, None, batch.text[:, :-1], **apart, **goes_on)
     return hidden[:, batch.context :], state

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.head import Loss
+from regard.core.spans import Spans, SteadySpans
 from regard.data.batch import pad
 from regard.data.documents import Documents
 from regard.data.forms import lengthen, longer, more
@@ -51,6 +52,12 @@ class MaskedBatch:
     usual: float  # tokens chosen of a sequence, on average over the data
     tokens: int  # to be guessed
     guessed: Tensor | None = None  # (N,) False where a place only fills up; None: nowhere
+    room: int | None = None  # places for what is real, where it is read without padding in one of few shapes
+
+    @property
+    def read(self) -> Tensor | Spans:
+        """What a model reads of it."""
+        return self.real if self.room is None else SteadySpans(self.real, self.room)
 
     @property
     def count(self) -> int:
@@ -63,8 +70,10 @@ class MaskedBatch:
         length = longer(before, longest)
         shown, real, segments = (lengthen(t, length) for t in (self.shown, self.real, self.segments))
         at, words = (F.pad(t, (0, spare)) for t in (self.at // before * length + self.at % before, self.words))
-        guessed = torch.arange(len(at)) < self.tokens
-        return replace(self, shown=shown, real=real, segments=segments, at=at, words=words, guessed=guessed)
+        return replace(
+            self, shown=shown, real=real, segments=segments, at=at, words=words,
+            guessed=torch.arange(len(at)) < self.tokens, room=more(int(real.sum())),
+        )  # fmt: skip
 
     def to(self, device: torch.device | str) -> MaskedBatch:
         """On a GPU the copy goes on while the caller does."""
@@ -136,7 +145,7 @@ class Masked(Steady):
 
     def cost(self, model: nn.Module, batch: MaskedBatch, before: Any) -> Loss:
         """Only what is to be guessed goes through the head."""
-        hidden = model(batch.shown, batch.real, batch.segments)
+        hidden = model(batch.shown, batch.read, batch.segments)
         chosen = hidden.flatten(0, 1).index_select(0, batch.at)
         loss: Loss = model.masked(  # type: ignore[operator]
             chosen, batch.words, real=batch.guessed, count=batch.count

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from along import along_rows, stand_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,7 +15,7 @@ from regard.core.attention import Attention
 from regard.core.linear import pack
 from regard.core.mask import Mask
 from regard.core.score import SCORES, Dots, Place, Score
-from regard.core.spans import Spans
+from regard.core.spans import Spans, SteadySpans
 
 DIM, HEADS = 8, 2
 
@@ -214,3 +215,78 @@ def test_spans_join_with_causality_alone() -> None:
         Mask(spans=spans) & Mask(spans=Spans(uneven()))
     with pytest.raises(ValueError, match="4 rows cannot share a memory of 1 under this mask"):
         Mask(spans=spans).shared(4, 1)
+
+
+# ---- spans of a size that is given
+
+
+@pytest.fixture(params=[False, True], ids=["side by side", "by the kernel"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        stand_in(monkeypatch)
+
+
+@given(patterns(), st.integers(0, 30))
+def test_steady_spans_keep_what_is_real_whatever_room_is_left(real: Tensor, left: int) -> None:
+    count = int(real.sum())
+    spans, x = SteadySpans(real, max(1, count + left)), torch.randn(*real.shape, 3)
+    packed = spans.pack(x)
+    assert packed.shape == (1, max(1, count + left), 3)
+    assert torch.equal(packed[0, :count], x[real])
+    assert torch.equal(spans.unpack(packed), x * real[..., None])
+    row = torch.arange(len(real))[:, None].expand_as(real)
+    assert torch.equal(spans.rows[:count], row[real])
+    assert not torch.isin(spans.rows[count:], spans.rows[:count]).any()
+    assert int(spans.starts[-1]) == len(spans.at)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("score", ["scaled_dot", "additive", "location", "biased"])
+def test_steady_rows_packed_are_rows_padded_in_value_and_gradient(score: str, causal: bool) -> None:
+    real, a = uneven(), attention(score)
+    spans = SteadySpans(real, int(real.sum()) + 9)
+    x = torch.randn(*real.shape, DIM, dtype=torch.float64, requires_grad=True)
+    packed = spans.unpack(a(spans.pack(x), mask=Mask(causal, spans=spans)))
+    padded = a(x, mask=Mask(causal, keys=real)) * real[..., None]
+    towards = torch.linspace(-1, 1, padded.numel(), dtype=padded.dtype).view_as(padded)
+    learners = [x, *a.parameters()]
+    for one, other in zip(
+        (packed, *torch.autograd.grad(packed, learners, towards)),
+        (padded, *torch.autograd.grad(padded, learners, towards)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_whoever_watches_steady_rows_sees_the_padded_batch() -> None:
+    real, a = uneven(), attention("scaled_dot")
+    spans, x = SteadySpans(real, 25), torch.randn(*real.shape, DIM, dtype=torch.float64)
+    with regard.watch(a) as seen:
+        a(spans.pack(x), mask=Mask(spans=spans))
+        a(x, mask=Mask(keys=real))
+    packed, padded = seen[""]
+    torch.testing.assert_close(packed, padded * real[:, None, :, None], rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel for rows of any length wants a GPU")
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_kernel_for_rows_of_any_length_reads_each_row_alone(causal: bool) -> None:
+    real = torch.arange(150, device="cuda") < torch.tensor([3, 150, 0, 77, 128, 1], device="cuda")[:, None]
+    spans = SteadySpans(real, int(real.sum()) + 333)
+    q, k, v = (torch.randn(1, 4, len(spans.at), 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    assert spans.takes(q)
+    for t in (q, k, v):
+        t.requires_grad_()
+    how = {"causal": causal, "dropout": 0.0, "scale": 0.125}
+    found = spans.look(q, k, v, **how)  # type: ignore[arg-type]
+    flat = (t[0].transpose(0, 1).float() for t in (q, k, v))
+    wanted = along_rows(*flat, spans.starts, spans.longest, **how).transpose(0, 1)[None]  # type: ignore[call-arg]
+    torch.testing.assert_close(found.float(), wanted, rtol=2e-2, atol=2e-2)
+    ours, theirs = (torch.autograd.grad(y.float().square().sum(), (q, k, v)) for y in (found, wanted))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.float(), other.float(), rtol=5e-2, atol=5e-2)
+    dropped = spans.look(q, k, v, **{**how, "dropout": 0.5})  # type: ignore[arg-type]
+    assert dropped.isfinite().all()
+    assert not torch.equal(dropped, found)

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from along import stand_in
 from torch import Tensor, nn
 
 import regard
+from regard.core.documents import Documents
 from regard.core.linear import pack
 from regard.core.watch import attentions, silence
+from regard.data.stream import Excerpts
 from regard.decode import beam, greedy, sample
 from regard.errors import ConfigError
 from regard.models import build, schema
@@ -381,3 +385,28 @@ def test_heads_that_do_not_divide_are_answered_with_some_that_do() -> None:
 def test_an_unknown_size_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="no size 'gpt2-huge'; did you mean 'gpt2-large'"):
         Config(**{"size": "gpt2-huge"})
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+def test_packed_documents_are_the_same_to_a_kernel_that_is_told_where_they_begin(
+    kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, words = make(), tokens()
+    towards = torch.randn(3, 7, 12).double()
+    batch = Excerpts(F.pad(words, (0, 1)), DOCUMENTS, (0, 1, 2)).steady()
+    assert batch.starts is not None
+    assert len(batch.starts) == 1 + 2 ** math.ceil(math.log2(len(batch.starts.unique()) - 1))
+    (wanted, *taught) = _learnt(model, words, DOCUMENTS, towards)
+    if kernel:
+        stand_in(monkeypatch)
+    (found, *retaught) = _learnt(model, words, Documents(DOCUMENTS, batch.starts), towards)
+    for one, other in zip((found, *retaught), (wanted, *taught), strict=True):
+        close(one, other, 1e-11)
+    told = torch.ones_like(words, dtype=torch.bool)
+    close(model(None, None, words, told, documents=Documents(DOCUMENTS, batch.starts))[0], wanted)
+
+
+def _learnt(model: GPT, words: Tensor, documents: Tensor | Documents, towards: Tensor) -> list[Tensor]:
+    hidden, _ = model(None, None, words, documents=documents)
+    learners = [p for name, p in model.named_parameters() if not name.startswith("labels")]
+    return [hidden, *torch.autograd.grad((hidden * towards).sum(), learners, materialize_grads=True)]

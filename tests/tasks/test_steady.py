@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.config.task import ClassifyTask, MaskedTask, RewriteTask
+from regard.core.spans import SteadySpans
 from regard.data.batch import Batch
+from regard.data.forms import more
 from regard.data.readings import Batch as ReadingsBatch
 from regard.data.series import Batch as SeriesBatch
 from regard.data.stream import Excerpts
@@ -133,6 +135,19 @@ def learn(task: Steady, model: nn.Module, batch: Any) -> tuple[Any, list[Tensor]
 def test_windows_are_steady_already() -> None:
     batch = Excerpts(words(3, 9), None, (0, 8, 16))
     assert batch.steady() is batch
+
+
+def test_places_for_documents_are_a_power_of_two() -> None:
+    documents = torch.tensor([[0, 0, 1, 1, 2], [0, 1, 1, 1, 1]])
+    starts = Excerpts(words(2, 6), documents, (0, 5)).steady().starts
+    assert starts is not None
+    assert starts.tolist() == [0, 2, 4, 5, 6, 10, 10, 10, 10]
+
+
+def test_rows_that_are_read_without_padding_have_room_for_what_is_real() -> None:
+    batch = masked().steady()
+    assert batch.room == more(int(batch.real.sum()))
+    assert isinstance(batch.read, SteadySpans)
 
 
 def test_rows_of_one_length_keep_it() -> None:
