@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 FEW = 2**13  # numbers: with fewer, a call costs more than the work that it does
+NEAR = 2**16  # numbers that are laid out for a gradient: with more, they are too far away when they are multiplied
 
 
 class Causal(nn.Module):
@@ -122,6 +123,8 @@ class Taps(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        if dy.numel() * weight.shape[1] <= NEAR:
+            return _back(ctx, dy)
         dw = torch.zeros_like(weight)
         torch.mm(dy, x[:, ctx.lead :].T, out=dw[:, -1])
         dx = F.pad(weight[:, -1].T @ dy, (ctx.lead, 0)) if ctx.needs_input_grad[0] else None
@@ -142,39 +145,34 @@ def _spans(x: Tensor, dilation: int, lead: int) -> Iterator[tuple[slice, slice]]
 
 
 class Columns(torch.autograd.Function):
-    """All that a step hears laid out as one column, and one product for all Wⱼ: fewer calls, for a GPU or little work.
-
-    Backwards, x is moved by all that heard it, which are columns again.
-    """
+    """All that a step hears laid out as one column, and one product for all Wⱼ: few calls, for a GPU or little work."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, lead: int) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.dilation, ctx.lead = dilation, lead
-        matrix, heard = weight.flatten(1), _past_columns(x, weight, dilation, lead)
-        return matrix @ heard if bias is None else torch.addmm(bias[:, None], matrix, heard)
+        kernel = weight.shape[1]
+        heard = _beside(F.pad(x, ((kernel - 1) * dilation - lead, 0)), kernel, dilation).transpose(0, 1).flatten(0, 1)
+        return weight.flatten(1) @ heard if bias is None else torch.addmm(bias[:, None], weight.flatten(1), heard)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        dw = (dy @ _past_columns(x, weight, ctx.dilation, ctx.lead).T).view_as(weight)
-        dx = None
-        if ctx.needs_input_grad[0]:
-            reach = (weight.shape[1] - 1) * ctx.dilation
-            heard_by = _columns(F.pad(dy, (ctx.lead, reach)), weight.shape[1], ctx.dilation)
-            dx = weight.flip(1).permute(2, 1, 0).flatten(1) @ heard_by
-        return dx, dw, dy.sum(1) if ctx.needs_input_grad[2] else None, None, None
+        return _back(ctx, dy)
 
 
-def _past_columns(x: Tensor, weight: Tensor, dilation: int, lead: int) -> Tensor:
-    """What each step hears."""
+def _back(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """Each step of x is moved by all that heard it: laid out as one column, one product gives dx and another dW."""
+    x, weight = ctx.saved_tensors
     kernel = weight.shape[1]
-    return _columns(F.pad(x, ((kernel - 1) * dilation - lead, 0)), kernel, dilation)
+    heard_by = _beside(F.pad(dy, (ctx.lead, (kernel - 1) * ctx.dilation)), kernel, ctx.dilation).flip(1).flatten(0, 1)
+    dx = weight.flatten(0, 1).T @ heard_by if ctx.needs_input_grad[0] else None
+    dw = (heard_by @ x.T).view_as(weight)
+    return dx, dw, dy.sum(1) if ctx.needs_input_grad[2] else None, None, None
 
 
-def _columns(x: Tensor, kernel: int, dilation: int) -> Tensor:
-    """(C, n + (kernel-1) · dilation) -> (kernel · C, n)."""
+def _beside(x: Tensor, kernel: int, dilation: int) -> Tensor:
+    """(C, n + (kernel-1) · dilation) -> (C, kernel, n), a view: steps, and as many as are heard together with them."""
     (channels, whole), (down, along) = x.shape, x.stride()
     n = whole - (kernel - 1) * dilation
-    return x.as_strided((kernel, channels, n), (dilation * along, down, along)).reshape(kernel * channels, n)
+    return x.as_strided((channels, kernel, n), (down, dilation * along, along))

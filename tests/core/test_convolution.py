@@ -1,4 +1,4 @@
-"""The causal convolution against PyTorch's, padded and cut off, and both ways of making its products."""
+"""The causal convolution against PyTorch's, padded and cut off, and all ways of making its products."""
 
 from __future__ import annotations
 
@@ -10,12 +10,26 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.parametrizations import weight_norm
 
+from regard.core import convolution
 from regard.core.convolution import Causal, Columns, Heard, Taps, causal
 from regard.core.state import State, join, reorder
 
 ROWS, INPUTS, OUTPUTS, STEPS = 3, 4, 5, 11
-both_ways = pytest.mark.parametrize("products", [Taps, Columns])
+every_way = pytest.mark.parametrize(
+    "products",
+    [(Taps, 0), (Taps, 2**16), (Columns, 0)],
+    ids=["taps", "taps, gradients at once", "columns"],
+    indirect=True,
+)
 kernels = pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (2, 1), (3, 2), (4, 3), (3, 8)])
+
+
+@pytest.fixture
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """How the products are made, and up to how many numbers their gradients are made at once."""
+    how, near = request.param
+    monkeypatch.setattr(convolution, "NEAR", near)
+    return how
 
 
 def make(kernel: int, dilation: int) -> Causal:
@@ -40,7 +54,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
-@both_ways
+@every_way
 @kernels
 @pytest.mark.parametrize("biased", [True, False])
 def test_it_is_pytorchs_convolution_of_the_past(products: Any, kernel: int, dilation: int, biased: bool) -> None:
@@ -56,14 +70,14 @@ def test_it_is_pytorchs_convolution_of_the_past(products: Any, kernel: int, dila
         close(mine, other)
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize(("kernel", "dilation", "lead"), [(1, 1, 0), (3, 2, 0), (3, 2, 3), (3, 2, 4), (4, 5, 7)])
 def test_its_gradients_are_those_of_its_formula(products: Any, kernel: int, dilation: int, lead: int) -> None:
     given = numbers(2, 9), numbers(3, kernel, 2), numbers(3)
     assert torch.autograd.gradcheck(lambda *some: products.apply(*some, dilation, lead), given)
 
 
-@both_ways
+@every_way
 def test_only_the_gradients_that_are_wanted_are_made(products: Any) -> None:
     x, weight, bias = numbers(2, 9).detach(), numbers(3, 2, 2), numbers(3)
     assert torch.autograd.gradcheck(lambda *some: products.apply(x, *some, 1, 0), (weight, bias))
