@@ -20,7 +20,7 @@ test: setup check browser ## every test, in under five minutes on two cores
 	$(BIN)/python -m pytest -n 2
 
 browser:               # Chromium for the tests of the page, where it may be installed
-	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get install -qq -y chromium; } >/dev/null 2>&1 || echo "no Chromium here: the page will not be tried in a browser"
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && { apt-get install -qq -y chromium || { apt-get update -qq && apt-get install -qq -y chromium; }; }; } >/dev/null 2>&1 || echo "no Chromium here: the page will not be tried in a browser"
 
 storm: setup           ## the long fault, load and fuzz runs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[storm]"
@@ -34,7 +34,7 @@ format: setup
 
 # whether others were at work is asked once: the second race would find the load of the first
 bench: export BENCH_LOAD := $(shell cut -d " " -f 1 /proc/loadavg 2>/dev/null)
-bench: setup           ## side-by-side runs against the peers, on this CPU, in about a quarter of an hour
+bench: setup browser   ## side-by-side runs against the peers, on this CPU, in about a quarter of an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m bench.train_translation && $(BIN)/python -m bench.recurrent && $(BIN)/python -m bench.tcn && $(BIN)/python -m bench.translate && $(BIN)/python -m bench.watch
 	$(BIN)/python -m bench.fast && $(BIN)/python -m bench.growth

@@ -1,6 +1,6 @@
 """How time and memory grow: with the length of a text, the rows of a batch, the words written, the size of a corpus.
 
-    python -m bench.growth               # CPU, or the GPU where there is one; about two minutes
+    python -m bench.growth               # CPU, or the GPU where there is one; about a minute
 
 Every point is measured in a process of its own, so that none inherits another's memory. The exponent is the slope
 through the upper half of the points on a doubly logarithmic scale: 0 does not grow, 1 grows in proportion, 2 as the
@@ -109,10 +109,10 @@ def gathering(pairs: int, folder: Path) -> Work:
 
 
 CURVES = {
-    "reading": Curve("reading one text", "tokens", (128, 256, 512, 1024, 2048), reading),
-    "learning": Curve("a training step", "rows of 64 tokens", (1, 2, 4, 8, 16, 32), learning),
-    "writing": Curve("writing, word by word", "tokens", (32, 64, 128, 256, 512), writing),
-    "searching": Curve("beam search, 30 words", "hypotheses", (1, 2, 4, 8, 16), searching),
+    "reading": Curve("reading one text", "tokens", (128, 512, 1024, 2048), reading),
+    "learning": Curve("a training step", "rows of 64 tokens", (1, 4, 16, 32), learning),
+    "writing": Curve("writing, word by word", "tokens", (32, 128, 256, 512), writing),
+    "searching": Curve("beam search, 30 words", "hypotheses", (1, 4, 8, 16), searching),
     "gathering": Curve("twenty batches", "pairs in the corpus", (10_000, 100_000, 1_000_000), gathering),
 }
 

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import random
+import shutil
 import statistics
 import subprocess
 import time
@@ -98,6 +99,11 @@ def common_told(comparisons: Sequence[Comparison]) -> str:
 
 def threads_told(threads: int) -> str:
     return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def chromium() -> str | None:
+    """Where the browser is that pages are looked at with."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def len_cores() -> int:

@@ -6,7 +6,6 @@ python -m bench.page
 from __future__ import annotations
 
 import os
-import shutil
 import statistics
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from threading import Thread
 
 import numpy as np
 
-from bench.harness import RESULTS, machine
+from bench.harness import RESULTS, chromium, machine
 from regard.view.capture import Trace
 from regard.view.contract import digest
 
@@ -109,8 +108,7 @@ def measure(address: str) -> dict[str, float]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
-        path = shutil.which("chromium") or shutil.which("google-chrome")
-        browser = driver.chromium.launch(executable_path=path, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=chromium(), args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 860})
         page.add_init_script(f"({FRAMES})()")
         sent: list[int] = []
@@ -149,6 +147,9 @@ def measure(address: str) -> dict[str, float]:
 
 
 def main() -> None:
+    if chromium() is None:
+        print("no Chromium is installed, so the page is not measured; install it (Debian: apt install chromium)")
+        return
     with served(large()) as address:
         found = measure(address)
     lines = [

@@ -6,13 +6,14 @@ python -m bench.pictures runs/demo
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from bench.harness import chromium
 
 HOME = Path(__file__).parents[1] / "docs" / "pictures"
 TEXT = "three hundred and twenty-one thousand, four hundred and eighty-seven"
@@ -67,8 +68,7 @@ def main() -> None:
 
     HOME.mkdir(parents=True, exist_ok=True)
     with serving(sys.argv[1]) as address, sync_playwright() as driver:
-        path = shutil.which("chromium") or shutil.which("google-chrome")
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1280, "height": 800}, device_scale_factor=1.5)
         for theme in ("light", "dark"):
             take(page, address, theme)

@@ -53,7 +53,7 @@ class Work:
 
 
 GPU = Work("cuda", "inductor", "base", 16_384, (256, 1024), 12, 8, 1, (HUGGING_FACE,))  # note() says why no other
-CPU = Work("cpu", None, "small", 4096, (32, 64, 128, 256), 2, 7, 1)
+CPU = Work("cpu", None, "small", 4096, (32, 64, 128), 2, 7, 1)
 TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1)
 
 
