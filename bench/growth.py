@@ -174,7 +174,7 @@ def memory(which: str) -> float:
 
 def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
     """Of the upper half of the points, where what is constant matters least."""
-    half = len(sizes) // 2
+    half = (len(sizes) - 1) // 2
     x, y = ([math.log(max(v, 1e-9)) for v in some[half:]] for some in (sizes, values))
     return statistics.linear_regression(x, y).slope
 
