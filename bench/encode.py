@@ -25,7 +25,7 @@ from transformers import BertModel
 
 from bench import apart
 from bench.apart import Run
-from bench.harness import Comparison, report
+from bench.harness import Comparison, raced, report
 from bench.peers import PAD, hugging_face_bert, our_bert, ready
 from regard.data.batch import pad
 from regard.data.labelled import read_labelled
@@ -77,6 +77,7 @@ def texts(count: int) -> list[list[int]]:
 
 
 def compare(size: str, count: int, device: str) -> Comparison:
+    tokens = sum(map(len, texts(count)))
     with TemporaryDirectory() as scratch, ExitStack() as open_engines:
         paths = save(our_bert(size, VOCAB).eval(), Path(scratch))
 
@@ -90,7 +91,6 @@ def compare(size: str, count: int, device: str) -> Comparison:
         racing = {"regard": able("regard", "alike")}
         racing |= {f"Hugging Face, {order}": able("Hugging Face", order) for order in ORDERS}
         check({name: apart.any_of(ways)() for name, ways in racing.items()}, 1e-4 if device == "cpu" else 0.1)
-        tokens = sum(map(len, texts(count)))
         return apart.compare(f"{size}, {count} texts", tokens, racing, unit="real tokens/s", rounds=ROUNDS)
 
 
@@ -198,4 +198,4 @@ def encoder(read: Read, given: list[list[int]], order: Order, device: str) -> Te
 
 
 if __name__ == "__main__":
-    main()
+    raced(main)

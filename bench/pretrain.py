@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from bench.harness import Comparison, report
+from bench.harness import Comparison, raced, report
 from bench.peers import hugging_face_bert, hugging_face_gpt2, our_bert, our_gpt2
 from bench.step import Batches, Given, Peaks, Step, product, race_tokens, read
 from regard.config import make_recipe
@@ -286,4 +286,4 @@ def windows(work: Work) -> Batches:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    raced(main, sys.argv[1:])

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from bench.harness import Comparison, report
+from bench.harness import Comparison, raced, report
 from bench.peers import Loop, same_model, tutorial
 from bench.step import Batches, Given, Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe
@@ -190,4 +190,4 @@ def shuffled(task: Rewrite, rows: int) -> Iterator[Batch]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    raced(main, sys.argv[1:])

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from bench.harness import report
+from bench.harness import raced, report
 from bench.peers import PAD, Plain, marian, ours, shape
 from bench.step import Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe, merge, read_toml
@@ -199,4 +199,4 @@ def default_batches(task: Rewrite, rows: int) -> Feed:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    raced(main, sys.argv[1:])

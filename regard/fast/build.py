@@ -14,6 +14,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from ctypes import c_char_p, c_int, c_void_p
 from functools import cache
 from hashlib import sha256
@@ -170,6 +171,7 @@ def _digest(what: object) -> str:
 def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     for name, result, arguments in (
         ("regard_processor", c_char_p, []),
+        ("regard_team", None, [c_void_p]),
         ("regard_matrix", c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int, c_char_p]),
         ("regard_forget", None, [c_void_p]),
         ("regard_product", c_int, [c_void_p, c_void_p, c_int, c_void_p]),
@@ -178,7 +180,15 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     ):
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments
+    found.regard_team(_team())
     return found
+
+
+def _team() -> c_void_p | None:
+    """The pool of threads that PyTorch has, where it is OpenMP's and can be found by name."""
+    with suppress(OSError, AttributeError):
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p)
+    return None
 
 
 if __name__ == "__main__":

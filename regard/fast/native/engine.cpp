@@ -518,26 +518,35 @@ private:
     }
 };
 
+// GOMP_parallel of the pool of threads that PyTorch has. Such a pool waits for its next work by spinning, some
+// milliseconds long: threads of another would find their cores taken. Where there is none, threads are made.
+typedef void (*Team)(void (*work)(void*), void* given, unsigned threads, unsigned flags);
+Team team = nullptr;
+
 // work(from, to) on equal shares of [0, count), each in a thread of its own. False: there was not memory enough.
 template <typename Work>
 bool shared_out(int count, int threads, Work work) {
     std::atomic<bool> enough{true};
-    auto share = [&](int i) {
-        try {
-            work(count * (long)i / threads, count * (i + 1L) / threads);
-        } catch (const std::bad_alloc&) {
-            enough = false;
+    std::atomic<int> next{0};
+    auto shares = [&] {  // however many threads there are
+        for (int i; (i = next++) < threads;) {
+            try {
+                work(count * (long)i / threads, count * (i + 1L) / threads);
+            } catch (const std::bad_alloc&) {
+                enough = false;
+            }
         }
     };
     std::vector<std::thread> others;
-    for (int i = 1; i < threads; ++i) {
-        try {
-            others.emplace_back(share, i);
-        } catch (const std::system_error&) {  // no thread is to be had
-            share(i);
-        }
+    if (team && threads > 1) {
+        team([](void* given) { (*(decltype(shares)*)given)(); }, &shares, threads, 0);
+        return enough;
     }
-    share(0);
+    try {
+        while ((int)others.size() + 1 < threads) others.emplace_back(shares);
+    } catch (const std::system_error&) {  // no more threads are to be had
+    }
+    shares();
     for (std::thread& other : others) other.join();
     return enough;
 }
@@ -549,6 +558,8 @@ bool shared_out(int count, int threads, Work work) {
 extern "C" {
 
 const char* regard_processor() { return best_kernels()->name; }
+
+void regard_team(Team its) { team = its; }
 
 // W (tall, wide) in the layout of these kernels, or of the best; none where the processor has not got them.
 Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide, int whole, const char* kernels) {
@@ -618,22 +629,27 @@ int regard_product(const Matrix* m, const float* x, int count, float* y) {
 
 // Whole sentences, end to end, through all blocks; they are changed in place. Each thread takes the next few of them.
 int regard_read(const Stack* stack, float* x, const int* lengths, int sentences, int threads) {
-    std::vector<int> begins{0};  // of those that are read at a time
+    long total = 0;
+    for (int s = 0; s < sentences; ++s) total += lengths[s];
+    const long at_once = (long)threads * TOKENS, pieces = threads * ((total + at_once - 1) / at_once);
+    std::vector<int> begins{0};  // of pieces of about one length, as many for each thread
     std::vector<long> first{0};  // and their first token
-    int longest = 0, count = 0;
+    int longest = 0, most = 0, count = 0;
     for (int s = 0; s < sentences; ++s) {
-        if (count > 0 && count + lengths[s] > TOKENS) {
+        const long middle = 2 * (first.back() + count) + lengths[s];
+        if (count > 0 && middle * pieces >= 2 * total * (long)begins.size()) {
             begins.push_back(s);
             first.push_back(first.back() + count);
             count = 0;
         }
         count += lengths[s];
+        most = std::max(most, count);
         longest = std::max(longest, lengths[s]);
     }
     begins.push_back(sentences);
     std::atomic<int> next{0};
     return shared_out(threads, threads, [&](int, int) {
-        Desk desk(*stack->blocks[0].inward->by, *stack, std::max(longest, TOKENS), longest);
+        Desk desk(*stack->blocks[0].inward->by, *stack, most, longest);
         for (int i; (i = next++) + 1 < (int)begins.size();)
             desk.read(x + first[i] * stack->dim, lengths + begins[i], begins[i + 1] - begins[i], false,
                       [](int, const float*) {});

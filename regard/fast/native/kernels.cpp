@@ -75,6 +75,25 @@ inline Floats exp_of(Floats x) {
 
 // ---- products
 
+#ifdef __AVX512F__
+
+constexpr int FLOAT_ROWS = 8;
+
+template <int R>
+void rows_of_floats(const float* panel, int wide, const float* x, long stride, Floats (&y)[R][2]) {
+    __m512 total[R];
+    for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
+    for (int k = 0; k < wide; ++k, panel += PANEL) {
+        const __m512 w = _mm512_loadu_ps(panel);
+        for (int r = 0; r < R; ++r) total[r] = _mm512_fmadd_ps(_mm512_set1_ps(x[r * stride + k]), w, total[r]);
+    }
+    memcpy(y, total, sizeof total);
+}
+
+#else
+
+constexpr int FLOAT_ROWS = 8;
+
 template <int R>
 void rows_of_floats(const float* panel, int wide, const float* x, long stride, Floats (&y)[R][2]) {
     for (int r = 0; r < R; ++r) y[r][0] = y[r][1] = Floats{};
@@ -87,6 +106,8 @@ void rows_of_floats(const float* panel, int wide, const float* x, long stride, F
         }
     }
 }
+
+#endif
 
 // Sums of whole numbers, which are exact: 255 * 127 * wide stays below 2^31.
 #if defined(__AVX512VNNI__)
@@ -201,7 +222,7 @@ void product_of(const Matrix& m, const Vectors& v, int from, int to, float* y, l
 }
 
 void product(const Matrix& m, const Vectors& v, int from, int to, float* y, long stride) {
-    return m.bytes ? product_of<BYTE_ROWS>(m, v, from, to, y, stride) : product_of<6>(m, v, from, to, y, stride);
+    return m.bytes ? product_of<BYTE_ROWS>(m, v, from, to, y, stride) : product_of<FLOAT_ROWS>(m, v, from, to, y, stride);
 }
 
 inline void store_bytes(uint8_t* to, Ints v) {
