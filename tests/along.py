@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.core import attention, spans
+from regard.models import gpt
 
 
 def along_rows(
@@ -26,5 +27,7 @@ def along_rows(
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (spans, attention):
-        monkeypatch.setattr(module, "told", lambda q: True)
+        monkeypatch.setattr(module, "fits", lambda q: True)
         monkeypatch.setattr(module, "look_along", along_rows)
+    for module in (spans, gpt):
+        monkeypatch.setattr(module, "has_kernel", lambda device: True)

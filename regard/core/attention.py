@@ -16,7 +16,7 @@ from regard.core.linear import Layout, Linear, Packable, Packed, product, swifte
 from regard.core.mask import Mask
 from regard.core.probe import Probe
 from regard.core.score import Dot, Dots, Place, Score, make_score
-from regard.core.spans import Spans, look_along, told
+from regard.core.spans import Spans, fits, look_along
 from regard.core.state import KV, Fixed
 from regard.errors import ConfigError, nearest
 
@@ -277,7 +277,7 @@ def _fused(dots: Dots, kv: KV, mask: Mask, dropout: float) -> Tensor:
     if isinstance(kv, Fixed) and kv.kernels is not None and dots.k is kv.k and dots.bias is None and mask.pairs is None:
         return kv.kernels.attend(dots.q, kv.k, kv.v, kv.seen, kv.places, dots.scale)
     q, k = dots.q.shape[-2], dots.k.shape[-2]
-    if mask.only_starts(q, k) and dots.bias is None and told(dots.q):
+    if mask.only_starts(q, k) and dots.bias is None and fits(dots.q):
         return _along(dots, v, mask, dropout)
     causal = dots.bias is None and mask.plainly_causal(q, k)
     as_it_is = mask.drawn is not None and mask.pairs is None and dots.bias is None

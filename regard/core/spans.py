@@ -60,7 +60,7 @@ class SteadySpans(Spans):
     """
 
     def __init__(self, real: Tensor, room: int) -> None:
-        self.real, self.longest = real, real.shape[1]
+        self.real, self.longest, self.kernel = real, real.shape[1], has_kernel(real.device)
         self.at = first_places(real.flatten(), room)
         ends, over = real.sum(1).cumsum(0), torch.arange(1, -(-room // self.longest) + 1, device=real.device)
         ends = torch.cat([ends, (ends[-1] + self.longest * over).clamp(max=room)])
@@ -72,7 +72,7 @@ class SteadySpans(Spans):
         return torch.searchsorted(self.starts[1:], places, right=True)
 
     def takes(self, q: Tensor) -> bool:
-        return told(q)
+        return self.kernel and fits(q)
 
     def pack(self, x: Tensor) -> Tensor:
         """Behind the last that is real comes the last of the batch, again and again."""
@@ -97,10 +97,17 @@ def first_places(chosen: Tensor, count: int) -> Tensor:
     return found.scatter_(0, (chosen.cumsum(0) - 1).where(chosen, count), places)[:count]
 
 
-def told(q: Tensor) -> bool:
-    """Whether there is a kernel that is told where rows begin: on a GPU, in 16 bits."""
+def has_kernel(device: torch.device) -> bool:
+    """Whether there is a kernel that is told where rows begin: on a GPU since Ampere."""
+    if device.type != "cuda" or not torch.backends.cuda.is_flash_attention_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def fits(q: Tensor) -> bool:
+    """Whether it takes such heads: of 16 bits, and not of any width."""
     width = q.shape[-1]
-    return q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= WIDEST
+    return q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= WIDEST
 
 
 def look_along(

@@ -32,6 +32,7 @@ from regard.core.linear import Linear
 from regard.core.mask import Mask
 from regard.core.norm import LayerNorm
 from regard.core.position import Learned
+from regard.core.spans import has_kernel
 from regard.core.state import State
 
 STD = 0.02  # of every matrix at first, but for those that are scaled
@@ -141,8 +142,9 @@ def _block(config: Config) -> Block:
 def _mask(queries: int, state: State, documents: Tensor | None) -> Mask:
     if documents is None:
         return Mask.after(state.length, queries, state.lengths)
-    if state.memory.starts is not None and queries == state.memory.ids.shape[1]:
-        return Mask(causal=True, segments=documents, starts=state.memory.starts)
+    starts = state.memory.starts
+    if starts is not None and queries == state.memory.ids.shape[1] and has_kernel(starts.device):
+        return Mask(causal=True, segments=documents, starts=starts)
     apart = Mask(causal=True, segments=documents)
     return Mask(pairs=apart.dense(queries, documents.shape[1], documents.device))  # drawn once, for all blocks
 
