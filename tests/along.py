@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.core import attention, spans
 from regard.models import gpt
+from regard.tasks import masked
 
 
 def along_rows(
@@ -27,7 +28,7 @@ def along_rows(
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (spans, attention):
-        monkeypatch.setattr(module, "fits", lambda q: True)
+        monkeypatch.setattr(module, "fits", lambda *heads: True)
         monkeypatch.setattr(module, "look_along", along_rows)
-    for module in (spans, gpt):
+    for module in (spans, gpt, masked):
         monkeypatch.setattr(module, "has_kernel", lambda device: True)

@@ -147,7 +147,7 @@ class Attention(Packable):
             q, mask = _gather(q, kv.rows), mask.shared(batch, kv.rows)
         place = _place(q, kv, mask)
         dots = score.prepare(q, kv.keys, place)
-        if mask.spans is not None and (dots is None or dots.bias is not None or not mask.spans.takes(q)):
+        if mask.spans is not None and not _laid(dots, kv, mask.spans):
             q, k, v = (_unpack(t, mask.spans) for t in (q, kv.keys, kv.values))
             return mask.spans.pack(self._look(q, KV.of(k, v), mask.unpacked()))
         if dots is None:
@@ -254,6 +254,11 @@ def _unpack(t: Tensor, spans: Spans) -> Tensor:
     return spans.unpack(t.transpose(1, 2)).transpose(1, 2)
 
 
+def _laid(dots: Dots | None, kv: KV, spans: Spans) -> bool:
+    """Whether rows can be looked at as they lie end to end."""
+    return dots is not None and dots.bias is None and spans.takes(dots.q, dots.k, kv.values)
+
+
 def _place(q: Tensor, kv: KV, mask: Mask) -> Place:
     return Place(mask.start(q.shape[-2], kv.length))
 
@@ -277,7 +282,7 @@ def _fused(dots: Dots, kv: KV, mask: Mask, dropout: float) -> Tensor:
     if isinstance(kv, Fixed) and kv.kernels is not None and dots.k is kv.k and dots.bias is None and mask.pairs is None:
         return kv.kernels.attend(dots.q, kv.k, kv.v, kv.seen, kv.places, dots.scale)
     q, k = dots.q.shape[-2], dots.k.shape[-2]
-    if mask.only_starts(q, k) and dots.bias is None and fits(dots.q):
+    if mask.only_starts(q, k) and dots.bias is None and fits(dots.q, dots.k, v):
         return _along(dots, v, mask, dropout)
     causal = dots.bias is None and mask.plainly_causal(q, k)
     as_it_is = mask.drawn is not None and mask.pairs is None and dots.bias is None

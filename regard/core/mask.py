@@ -28,6 +28,8 @@ class Mask:
     starts: Tensor | None = None  # (R + 1,) of segments, rows one behind the other, for a kernel that is told them
 
     def __post_init__(self) -> None:
+        if self.starts is not None and self.segments is None:
+            raise ValueError("starts came without segments, but they say where segments begin; give both")
         if self.spans is not None and not (self._alone and self.offset is None):
             raise ValueError(
                 "spans came with a window, keys, segments, pairs or an offset, but rows that are packed join with "
@@ -97,7 +99,7 @@ class Mask:
 
     @property
     def _alone(self) -> bool:
-        parts = (self.window, self.keys, self.segments, self.pairs, self.drawn)
+        parts = (self.window, self.keys, self.segments, self.pairs, self.drawn)  # starts come with segments
         return all(part is None for part in parts)
 
     def unpacked(self) -> Mask:

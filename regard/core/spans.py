@@ -18,7 +18,8 @@ from torch import Tensor
 
 SPARE = 0  # pairs of query and key that a group may waste on padding: on a CPU none, rows as they lie are fastest
 SPARE_GPU = 2**20  # about what a GPU computes in the time that it takes to call it
-WIDEST = 256  # head that the kernel for rows of any length takes
+HALVES = (torch.bfloat16, torch.float16)
+WIDEST = 192  # head that the kernel for rows of any length takes on all GPUs that have it, gradients included
 
 
 class Spans:
@@ -34,8 +35,8 @@ class Spans:
         held = [length for length in lengths.tolist() if length] or [0]
         self.groups = [_Group(some, real.device) for some in _alike(held, spare)]
 
-    def takes(self, q: Tensor) -> bool:
-        """Whether `look` is for such queries; others are looked at side by side."""
+    def takes(self, *heads: Tensor) -> bool:
+        """Whether `look` is for such queries, keys and values; others are looked at side by side."""
         return True
 
     def pack(self, x: Tensor) -> Tensor:
@@ -60,7 +61,7 @@ class SteadySpans(Spans):
     """
 
     def __init__(self, real: Tensor, room: int) -> None:
-        self.real, self.longest, self.kernel = real, real.shape[1], has_kernel(real.device)
+        self.real, self.longest = real, real.shape[1]
         self.at = first_places(real.flatten(), room)
         ends, over = real.sum(1).cumsum(0), torch.arange(1, -(-room // self.longest) + 1, device=real.device)
         ends = torch.cat([ends, (ends[-1] + self.longest * over).clamp(max=room)])
@@ -71,8 +72,8 @@ class SteadySpans(Spans):
         places = torch.arange(len(self.at), device=self.at.device, dtype=torch.int32)
         return torch.searchsorted(self.starts[1:], places, right=True)
 
-    def takes(self, q: Tensor) -> bool:
-        return self.kernel and fits(q)
+    def takes(self, *heads: Tensor) -> bool:
+        return fits(*heads)
 
     def pack(self, x: Tensor) -> Tensor:
         """Behind the last that is real comes the last of the batch, again and again."""
@@ -98,16 +99,18 @@ def first_places(chosen: Tensor, count: int) -> Tensor:
 
 
 def has_kernel(device: torch.device) -> bool:
-    """Whether there is a kernel that is told where rows begin: on a GPU since Ampere."""
+    """Whether heads that are made from here on can be read by the kernel that is told where rows begin: on a GPU since
+    Ampere, in 16 bits."""
     if device.type != "cuda" or not torch.backends.cuda.is_flash_attention_available():
         return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
+    kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.get_default_dtype()
+    return kind in HALVES and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def fits(q: Tensor) -> bool:
-    """Whether it takes such heads: of 16 bits, and not of any width."""
-    width = q.shape[-1]
-    return q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= WIDEST
+def fits(*heads: Tensor) -> bool:
+    """Whether it takes such queries, keys and values."""
+    width = max(t.shape[-1] for t in heads)
+    return width % 8 == 0 and width <= WIDEST and all(t.is_cuda and t.dtype in HALVES for t in heads)
 
 
 def look_along(

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.head import Loss
-from regard.core.spans import Spans, SteadySpans
+from regard.core.spans import Spans, SteadySpans, has_kernel
 from regard.data.batch import pad
 from regard.data.documents import Documents
 from regard.data.forms import lengthen, longer, more
@@ -57,7 +57,8 @@ class MaskedBatch:
     @property
     def read(self) -> Tensor | Spans:
         """What a model reads of it."""
-        return self.real if self.room is None else SteadySpans(self.real, self.room)
+        unpadded = self.room is not None and has_kernel(self.real.device)
+        return SteadySpans(self.real, self.room or 0) if unpadded else self.real
 
     @property
     def count(self) -> int:

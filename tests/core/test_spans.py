@@ -276,7 +276,8 @@ def test_the_kernel_for_rows_of_any_length_reads_each_row_alone(causal: bool) ->
     real = torch.arange(150, device="cuda") < torch.tensor([3, 150, 0, 77, 128, 1], device="cuda")[:, None]
     spans = SteadySpans(real, int(real.sum()) + 333)
     q, k, v = (torch.randn(1, 4, len(spans.at), 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    assert spans.takes(q)
+    assert spans.takes(q, k, v)
+    assert not spans.takes(q, k.float(), v)
     for t in (q, k, v):
         t.requires_grad_()
     how = {"causal": causal, "dropout": 0.0, "scale": 0.125}
@@ -290,3 +291,8 @@ def test_the_kernel_for_rows_of_any_length_reads_each_row_alone(causal: bool) ->
     dropped = spans.look(q, k, v, **{**how, "dropout": 0.5})  # type: ignore[arg-type]
     assert dropped.isfinite().all()
     assert not torch.equal(dropped, found)
+
+
+def test_starts_come_with_the_segments_that_begin_there() -> None:
+    with pytest.raises(ValueError, match="starts came without segments, but they say where segments begin; give both"):
+        Mask(causal=True, starts=torch.tensor([0, 3]))

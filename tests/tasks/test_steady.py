@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from along import stand_in
 from torch import Tensor, nn
 
 from regard.config.task import ClassifyTask, MaskedTask, RewriteTask
@@ -144,10 +145,13 @@ def test_places_for_documents_are_a_power_of_two() -> None:
     assert starts.tolist() == [0, 2, 4, 5, 6, 10, 10, 10, 10]
 
 
-def test_rows_that_are_read_without_padding_have_room_for_what_is_real() -> None:
+def test_rows_are_read_without_padding_where_there_is_a_kernel_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = masked().steady()
     assert batch.room == more(int(batch.real.sum()))
+    assert batch.read is batch.real
+    stand_in(monkeypatch)
     assert isinstance(batch.read, SteadySpans)
+    test_what_fills_a_batch_up_counts_for_nothing("masked")
 
 
 def test_rows_of_one_length_keep_it() -> None:
