@@ -19,6 +19,7 @@ from ctypes import c_char_p, c_int, c_void_p
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 
 from regard.errors import RegardError
 
@@ -36,9 +37,17 @@ class Unbuilt(RegardError):
     """There is no accelerator, for this reason."""
 
 
-@cache
 def library() -> ctypes.CDLL:
     """The accelerator. Whoever asks for it by name is told why there is none."""
+    with _alone:  # of several threads one compiles it, and the others wait for that
+        return _library()
+
+
+_alone = Lock()
+
+
+@cache
+def _library() -> ctypes.CDLL:
     if os.environ.get("REGARD_FAST", "").lower() in ("off", "0", "no", "false"):
         raise Unbuilt("REGARD_FAST=off turns the accelerator off; unset it, or write arithmetic fp32")
     place = _place()
@@ -181,6 +190,7 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments
     found.regard_team(_team())
+    os.register_at_fork(after_in_child=lambda: found.regard_team(None))  # a child has none of the pool's threads
     return found
 
 

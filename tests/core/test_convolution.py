@@ -191,3 +191,14 @@ def test_autocast_makes_the_products_in_half_precision() -> None:
     y.float().sum().backward()
     assert [t.grad.dtype for t in (x, conv.v, conv.bias) if t.grad is not None] == [torch.float32] * 3
     torch.testing.assert_close(y.float(), conv(x)[0], rtol=0.05, atol=0.2)
+
+
+def test_taps_that_reach_back_before_the_beginning_cost_nothing() -> None:
+    """Were there room for what they do not hear, no machine would have the memory."""
+    far = make(3, 2**40)
+    x = numbers(INPUTS, STEPS, ROWS)
+    y = causal(x, far.weight, far.bias, far.dilation)
+    close(y, causal(x, far.weight[:, -1:], far.bias))
+    y.sum().backward()
+    assert far.v.grad is not None
+    assert far.v.grad.isfinite().all()

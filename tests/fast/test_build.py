@@ -204,12 +204,12 @@ def test_a_compiler_may_have_words_of_its_own(home: Path) -> None:
 def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_FAST", "off")
     with pytest.raises(Unbuilt, match="REGARD_FAST=off turns the accelerator off; unset it, or write arithmetic fp32"):
-        build.library.__wrapped__()
+        build._library.__wrapped__()
 
 
 def test_what_cannot_be_loaded_is_told_of(home: Path) -> None:
     with pytest.raises(Unbuilt, match=r"cannot be loaded: .*; remove it, or write arithmetic fp32"):
-        build.library.__wrapped__()
+        build._library.__wrapped__()
 
 
 def test_what_the_packages_build_has_made_is_taken_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,5 +221,5 @@ def test_what_the_packages_build_has_made_is_taken_first(home: Path, monkeypatch
     loaded: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", loaded.append)
     monkeypatch.setattr(build, "_declared", lambda found: found)
-    build.library.__wrapped__()
+    build._library.__wrapped__()
     assert loaded == [str(made)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,25 @@ from regard.models.gpt import Config as GPTConfig
 from regard.models.transformer import Config, Transformer
 
 AT_ONCE = 4
+FORKED = """
+import os
+import torch
+from regard.fast import Writer
+from regard.models.transformer import Config, Transformer
+
+torch.set_num_threads(2)
+writer = Writer(Transformer(Config(vocab=300, dim=128, heads=4, layers=2, hidden=512)).eval(), whole=False)
+source, prompt = torch.randint(4, 300, (32, 12)), torch.ones(32, 1, dtype=torch.long)
+
+def ask():
+    return [best[0].tokens for best in writer(source, None, prompt, eos=2, limit=8, shortest=8)]
+
+right = ask()
+child = os.fork()
+if child == 0:
+    os._exit(ask() != right)
+assert os.waitpid(child, 0)[1] == 0
+"""
 Ask = Callable[[], Any]
 pytestmark = pytest.mark.usefixtures("accelerator")
 
@@ -113,3 +134,9 @@ def test_what_was_read_stays_until_the_native_side_is_done(kind: str, monkeypatc
     monkeypatch.setattr(f"{type(who).__module__}.library", lambda: Mock(regard_read=overtaken, regard_search=overtaken))
     assert ask() is None
     assert alive == [True]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where processes are forked")
+def test_a_forked_child_asks_on() -> None:
+    """It has none of the threads that its parent had."""
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=60)
