@@ -34,13 +34,31 @@ KINDS = "int8", "fp32"
 SHARED = f"inter_threads={len_cores()}"  # CTranslate2's sentences in equal shares, a thread for each
 ALIKE, OFF = 1e-4, 0.5  # how far vectors in fp32, in int8 may be from each other; their numbers are of order one
 
+BATCHES = (1, 1), (1, 4), (32, 1), (32, 4)  # of translation, with their beams
+NAMES = [
+    *(f"{size}, batch {batch}, beam {width}" for size in SIZES for batch, width in BATCHES),
+    "GPT-2 124M, batch 1",
+    *(f"reading {TEXTS} texts, {kind}" for kind in KINDS),
+]
+
 Raced = tuple[list[Comparison], str]  # and how far the engines agree
 
 
 def main() -> None:
     wanted = sys.argv[1:] or list(COMPARISONS)
-    with TemporaryDirectory() as scratch:
-        raced = [COMPARISONS[name](Path(scratch)) for name in wanted]
+    if strange := set(wanted) - set(COMPARISONS):
+        sys.exit(f"{', '.join(sorted(strange))}: no such race; known: {', '.join(COMPARISONS)}")
+    agreed: list[str] = []
+    found: list[Comparison] = []
+
+    def race(name: str) -> None:
+        with TemporaryDirectory() as scratch:
+            some, told = COMPARISONS[name](Path(scratch))
+        found.extend(some)
+        agreed.append(told)
+
+    for name in wanted:
+        raced(race, name)
     note = (
         f"Translation: {LENGTH} tokens out, sources of {LENGTH} tokens. GPT-2 of 124 million parameters, batch 1: "
         f"{WRITTEN} tokens after {PROMPT}. Reading: {TEXTS} texts of mixed lengths (see bench/encode.py), with an "
@@ -48,11 +66,10 @@ def main() -> None:
         "length in eights, one at a time), its file as it was exported or fused by onnxruntime.transformers.optimizer. "
         "Random weights, equal on both sides, quantised by each engine itself. Each engine in processes of its own, "
         f"with one thread or {len_cores()}; CTranslate2 has batches of 32 also in {len_cores()} shares side by side. "
-        f"Of all ways the quickest is raced, which stands in brackets. {' '.join(told for _, told in raced)} "
+        f"Of all ways the quickest is raced, which stands in brackets. {' '.join(agreed)} "
         f"CTranslate2 {version('ctranslate2')}, onnxruntime {version('onnxruntime')}."
     )
-    found = [each for some, _ in raced for each in some]
-    report("fast", "The accelerator against CTranslate2 and onnxruntime", note, found)
+    report("fast", "The accelerator against CTranslate2 and onnxruntime", note, found, known=NAMES)
 
 
 # ---- translation
@@ -70,7 +87,7 @@ def translate(scratch: Path) -> Raced:
             engines(theirs, scratch / size) as peer,
             running({SHARED: (theirs, len_cores(), scratch / size, "int8", len_cores())}) as shared,
         ):
-            for batch, width in ((1, 1), (1, 4), (32, 1), (32, 4)):
+            for batch, width in BATCHES:
                 repeat = 8 if size == "small" and batch == 1 else 1  # a few milliseconds are too few to be measured
                 asked = sources(vocab, batch), width, repeat
                 sharing = peer | shared if batch > 1 else peer  # one sentence has no shares
@@ -275,4 +292,4 @@ def forms(exported: Path, heads: int, dim: int) -> dict[str, Path]:
 COMPARISONS: dict[str, Callable[[Path], Raced]] = {"translate": translate, "gpt2": gpt2, "encode": encode}
 
 if __name__ == "__main__":
-    raced(main)
+    main()

@@ -13,6 +13,7 @@ leaves out what that does not depend on (`conclude`); the authors' block has no 
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def main() -> None:
             done = work.rows * work.steps, work.updates
             found.append(compare(work.name, networks(work, device), *done, work.asked == "words", device, precision))
         updates = 20 if device == "cuda" else 1
-        name = "LSTM, words of WikiText-2"
+        name = f"LSTM, {LSTM['vocab']:,} words"
         found.append(compare(name, lstms(device), ROWS * STEPS, updates, True, device, precision))
     note = (
         "The networks of Bai et al. (2018), Table 2, with rows × steps a batch of "
@@ -96,7 +97,9 @@ def compare(
         return float(steps * updates)
 
     runs: dict[str, Callable[[], float]] = {engine: partial(run, update) for engine, update in racing.items()}
-    return race(f"{name}, {precision}", "steps/s", runs, rounds=ROUNDS, warm=1)
+    found = race(f"{name}, {precision}", "steps/s", runs, rounds=ROUNDS, warm=1)
+    print(found.name, {engine: round(found.rate(engine)) for engine in found.work}, file=sys.stderr, flush=True)
+    return found
 
 
 def same_loss(name: str, engines: dict[str, Engine]) -> None:

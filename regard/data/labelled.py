@@ -19,6 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
+from regard.data.corpora import restored
 from regard.data.text import COLUMNS, JSON, Bad, BadLines, OnBad, decoded, kind, raw_lines, shortened, value_at
 from regard.errors import ConfigError, DataError, nearest
 
@@ -80,7 +81,8 @@ def find_labels(examples: Iterable[Example], bad: BadLines) -> tuple[str, ...]:
     if len(labels) < 2:
         came = f"{bad.file}: {f'the label {labels[0]!r} alone' if labels else 'no example is left'}"
         if bad:
-            raise DataError(f"{came} ({bad}); mend these lines, or name other columns by data.texts and data.label")
+            otherwise = "mend these lines, or name other columns by data.texts and data.label"
+            raise DataError(f"{came} ({bad}); {restored(Path(bad.file), otherwise)}")
         raise DataError(f"{came}, and there is nothing to tell; name another column by data.label")
     return tuple(labels)
 

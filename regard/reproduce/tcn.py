@@ -30,6 +30,10 @@ UNSEARCHED = (
     "nothing was searched for: the paper searched over optimizers, rates, dropout, clipping and biases of the forget "
     "gate of its recurrent networks"
 )
+OURS = (
+    "the TCN has the layers of the paper's table 2 and the training of its recipe, whose comments say what is the "
+    "authors' and what is not (regard recipes show NAME); its rate falls along a cosine"
+)
 LAST_WORD = (
     "the last word is scored given the words before it; the authors' code has read the word itself, and compares it "
     "with what is expected next, as regard evaluate RUN --counted official_last_word does"
@@ -46,15 +50,18 @@ FIVE_LETTERS = (
 )
 
 # of recurrent networks
-THEIRS = "recurrent networks have the layers, dropout, clipping and rates of the paper's table 3"
+THEIRS = "recurrent networks have the layers, dropout, clipping and, where it tells them, rates of the paper's table 3"
 FEWER = "but fewer units: with as many as there they would be larger than the TCN"
+RMSPROP = "recurrent networks learn with the paper's RMSprop and a rate of 5e-4, the TCN with Adam and one of 4e-3"
 ADAMW = (
     "recurrent networks learn with AdamW: the SGD of the paper's table 3, with a rate of 30, left our LSTM on PTB at "
     "the frequencies of words, and our GRU diverged"
 )
 UPDATES = {
-    2: "recurrent networks, whose steps wait for one another, make half as many updates, of twice the rows",
-    4: "recurrent networks, whose steps wait for one another, make a quarter as many updates, of four times the rows",
+    2: "recurrent networks, whose steps wait for one another, make half as many updates, of twice the rows, at the "
+    "same rate and with as long a warm-up",
+    4: "recurrent networks, whose steps wait for one another, make a quarter as many updates, of four times the rows, "
+    "at the same rate and with as long a warm-up",
 }
 
 
@@ -129,7 +136,7 @@ COPY = Task(
     Part("copy", "tcn-copy", "loss", title="Copy memory, T = 1000", notes=("chance is 0.0204", LAST)),
     ("0.0204", "0.0197", "0.0202", "3.5e-5"),
     layers=1, units=(50, 62, 106), dropout=0.05, learnt={"optimizer": "rmsprop", "rate": 5e-4, "clip": 1.0},
-    transformer=(8, 4, 1020),
+    transformer=(8, 4, 1020), said=(THEIRS, RMSPROP),
 )  # fmt: skip
 JSB = Task(
     Part("jsb", "tcn-jsb", "loss", title="JSB Chorales", notes=(BEST,)), ("8.45", "8.43", "8.91", "8.10"),
@@ -210,7 +217,10 @@ SHORTER = {
 SHORT = replace(
     COPY, theirs=(None,) * 4, units=(50, 57, 97), transformer=(12, 2, 520),
     part=Part("copy-500", "tcn-copy", "loss", SHORTER, "Copy memory, T = 500", ("chance is 0.0400", LAST)),
-    said=("recurrent networks have the layers and dropout of the paper's table 3, but are clipped as with T = 1000",),
+    said=(
+        "recurrent networks have the layers and dropout of the paper's table 3, but are clipped as with T = 1000",
+        RMSPROP,
+    ),
 )  # fmt: skip
 SOON = (JSB, SHORT)
 EVERY = {task.part.name: task for task in (*TASKS, *SOON)}
@@ -232,7 +242,7 @@ TCN = {
                 )
                 for i, name in enumerate(COLUMNS[:3])
             ),
-            Cell("tcn", each={part: Own(published=task.published(3)) for part, task in EVERY.items()}),
+            Cell("tcn", each={part: Own(published=task.published(3)) for part, task in EVERY.items()}, notes=(OURS,)),
             Cell(
                 "transformer",
                 {"system": "gpt"},
