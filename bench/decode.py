@@ -75,7 +75,7 @@ class Line:
     share: float | None  # of the bandwidth, by the weights alone
     same: float  # of the tokens, before the first that differs from the peer's
     captures: int
-    memory: int  # MiB at most, weights included
+    memory: int  # MiB that ours held at most, weights included
     machine: str = field(default_factory=machine)
 
     @property
@@ -148,10 +148,14 @@ def compare(name: str, cell: Cell, dry: bool, profile: bool = False) -> Line | N
     share = None
     if cell.size != "base":
         share = _bytes(sides.model) / (2 if cell.whole else 1) * found.rate("regard") / cell.rows / BANDWIDTH
-    same, memory = in_common(mine(), next(iter(sides.theirs.values()))()), _peak(mine)
+    same = in_common(mine(), next(iter(sides.theirs.values()))())
+    engines.clear()
+    sides.theirs.clear()
+    gc.collect()
+    memory = _peak(mine)  # without the peer's weights
     assert not dry or cell.whole or same == 1.0, f"{name}: in fp32 only {same:.0%} of the tokens are the same"
     line = Line(name, sides.work, sides.unit, found.work, found.seconds, share, same, step.captures, memory)
-    del sides, step, mine, engines, found
+    del sides, step, mine, found
     gc.collect()
     torch.compiler.reset()
     torch.cuda.empty_cache()
