@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import hashlib
 import shutil
 import subprocess
@@ -35,7 +36,7 @@ RECIPE: dict[str, Any] = {
 
 
 def recipe(**changes: Any) -> dict[str, Any]:
-    return merge(RECIPE, changes)
+    return merge(copy.deepcopy(RECIPE), changes)  # whoever changes what he got changes it for nobody else
 
 
 def from_files(*train: Path, **changes: Any) -> dict[str, Any]:
