@@ -82,7 +82,8 @@ def causal(x: Tensor, weight: Tensor, bias: Tensor | None = None, dilation: int 
     if torch.is_autocast_enabled(device):
         kind = torch.get_autocast_dtype(device)
         x, weight, bias = x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
-    weight = weight[:, -max(1, -(-x.shape[1] // dilation)) :]  # taps before the beginning hear nothing
+    if (heard := max(1, -(-x.shape[1] // dilation))) < weight.shape[1]:  # the taps before hear nothing
+        weight = weight[:, -heard:]
     products = Taps if weight.shape[1] == 1 or (device == "cpu" and x.numel() > FEW) else Columns
     y: Tensor = products.apply(x.flatten(1), weight, bias, dilation * rows, lead * rows)
     return y.unflatten(1, (-1, rows))
