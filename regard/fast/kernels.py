@@ -183,20 +183,29 @@ if triton is not None:
         FRESH: tl.constexpr, GROWS: tl.constexpr, LOWEST: tl.constexpr, EARLY: tl.constexpr,
     ):  # fmt: skip
         """The same for one query: every place of a block keeps its own books, and they are added up at the end, so that
-        no block waits for the one before."""
+        no block waits for the one before. Keys that no kernel of this step writes are read before the query is there."""
         begin_next(EARLY)
-        await_the_others(EARLY)
         row, head = tl.program_id(0), tl.program_id(1)
         d, some = tl.arange(0, WIDTH), tl.arange(0, BLOCK)
         buffer = (row.to(tl.int64) * tl.num_programs(1) + head) * capacity * D
-        q = tl.load(q_at + row * q_row + head * q_head + d, mask=d < D, other=0.0).to(tl.float32) * scale
-        tops = tl.full([BLOCK], LOWEST, tl.float32)
-        masses = tl.zeros([BLOCK], tl.float32)
-        ys = tl.zeros([BLOCK, WIDTH], tl.float32)
+        known: tl.constexpr = FRESH or not GROWS
+        if not known:
+            await_the_others(EARLY)
         end = capacity
         if GROWS:
             end = (tl.load(places_at) + (0 if FRESH else 1)).to(tl.int32)
-        for begin in range(0, end, BLOCK):
+        here = (some < end)[:, None] & (d < D)[None, :]
+        k = tl.load(k_at + buffer + some[:, None] * D + d[None, :], mask=here, other=0.0)
+        v = tl.load(v_at + buffer + some[:, None] * D + d[None, :], mask=here, other=0.0)
+        seen = tl.load(seen_at + row * seen_row + some, mask=some < end, other=float("-inf"))
+        if known:
+            await_the_others(EARLY)
+        q = tl.load(q_at + row * q_row + head * q_head + d, mask=d < D, other=0.0).to(tl.float32) * scale
+        scores = tl.sum(k.to(tl.float32) * q[None, :], 1) + seen.to(tl.float32)
+        tops = tl.maximum(scores, LOWEST)
+        masses = tl.exp(scores - tops)  # one, and zero where nothing is to be seen
+        ys = masses[:, None] * v.to(tl.float32)
+        for begin in range(BLOCK, end, BLOCK):
             at = begin + some
             here = (at < end)[:, None] & (d < D)[None, :]
             k = tl.load(k_at + buffer + at[:, None] * D + d[None, :], mask=here, other=0.0)
@@ -368,7 +377,7 @@ def _attended(
     (rows, heads, few, width), capacity, y = q.shape, k.shape[2], _room(q)
     wide, alone = max(TILE, triton.next_power_of_2(width)), few == 1
     most = KEYS // (wide * q.element_size())
-    block = min(most, triton.next_power_of_2(triton.cdiv(capacity, 4))) if alone else most // 2
+    block = min(most, triton.next_power_of_2(capacity)) if alone else most // 2
     (_attend_alone if alone else _attend)[(rows, heads)](
         q, k, v, seen, *(fresh or (None, None)), places, y, scale, capacity,
         *_strides(q), *(_strides(*fresh) if fresh else (0, 0, 0)),
