@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 STEPS = 2**16  # a draw is 16 bits, so p is rounded to so many steps
+MOST = 2**31  # places that can be told apart by a hash
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -20,9 +21,24 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """
     if p == 0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and x.numel() < MOST:
+        return hashed_dropout(x, p)
+    if x.device.type != "cpu":
         return F.dropout(x, p)
     return _leave_out(x, _faces(p)).mul_(_growth(x, p))
+
+
+def hashed_dropout(x: Tensor, p: float) -> Tensor:
+    """What compiles to a few operations on whole numbers: a coin is a hash of its place and of two numbers drawn. The
+    generator that a compiler puts in for PyTorch's takes some eighty, and its coins are kept for the gradient; these
+    are tossed again.
+    """
+    first, second = torch.randint(-(2**31), 2**31 - 1, (2,), dtype=torch.int32, device=x.device).unbind()
+    coin = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ first
+    coin = (coin ^ (coin >> 17 & 0x7FFF)) * -0x12A52B45  # odd factors: no two places become one
+    coin = (coin ^ (coin >> 11 & 0x1FFFFF) ^ second) * -0x53B3E4AF
+    coin = (coin ^ (coin >> 15 & 0x1FFFF)) * 0x31848BAB
+    return torch.where(coin >= round(p * 2**32) - 2**31, x / (1 - p), 0)
 
 
 def relu_dropout(x: Tensor, p: float) -> Tensor:

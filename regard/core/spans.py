@@ -86,7 +86,7 @@ class SteadySpans(Spans):
         return held[:places].unflatten(0, shape)
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float) -> Tensor:
-        q, k, v = (t[0].transpose(0, 1) for t in (q, k, v))
+        q, k, v = (t.squeeze(0).transpose(0, 1) for t in (q, k, v))  # t[0] would cost its gradient one copy more
         context = look_along(q, k, v, self.starts, self.longest, causal=causal, dropout=dropout, scale=scale)
         return context.transpose(0, 1)[None]
 

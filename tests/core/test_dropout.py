@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from functorch.compile import min_cut_rematerialization_partition as cut
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
 
-from regard.core.dropout import dropout, relu_dropout
+from regard.core.dropout import dropout, hashed_dropout, relu_dropout
+
+Drop = Callable[[Tensor, float], Tensor]
+ways = pytest.mark.parametrize("drop", [dropout, hashed_dropout])
 
 
+@ways
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
-def test_a_share_of_p_is_left_out_and_the_mean_stays(p: float) -> None:
+def test_a_share_of_p_is_left_out_and_the_mean_stays(drop: Drop, p: float) -> None:
     torch.manual_seed(0)
-    y = dropout(torch.ones(1000, 1001), p)  # a number that four does not divide
+    y = drop(torch.ones(1000, 1001), p)  # a number that four does not divide
     spread = (p * (1 - p) / y.numel()) ** 0.5
     assert abs((y == 0).double().mean().item() - p) < 5 * spread
     assert abs(y.double().mean().item() - 1) < 5 * spread / (1 - p)
@@ -27,21 +39,57 @@ def test_neighbours_are_drawn_apart() -> None:
     assert together.abs().max().item() < 5 * 0.21 / len(out) ** 0.5
 
 
-def test_the_gradient_passes_where_the_number_did() -> None:
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_hashes_know_nothing_of_their_neighbours_nor_of_the_hashes_before(p: float) -> None:
+    """Pairs at any distance, also those of a row's width, and three in a row; a mask and the next."""
+    torch.manual_seed(0)
+    one, other = ((hashed_dropout(torch.ones(2**20), p) == 0).double() - p for _ in range(2))
+    one, other = one / (p * (1 - p)) ** 0.5, other / (p * (1 - p)) ** 0.5
+    found = [(one[:-far] * one[far:]).mean() for far in (1, 2, 3, 4, 5, 7, 8, 16, 64, 768, 1024, 4096)]
+    found += [(one[:-2] * one[1:-1] * one[2:]).mean(), (one * other).mean(), (one[1:] * other[:-1]).mean()]
+    assert max(abs(float(share)) for share in found) < 5 * len(one) ** -0.5
+
+
+def test_a_compiler_meets_a_hash_and_keeps_no_coins() -> None:
+    """What the gradient wants of it is tossed again from the two numbers drawn."""
+    kept: list[list[tuple[int, ...]]] = []
+
+    def backward(graph: GraphModule, given: list[Tensor]) -> Any:
+        kept.append([tuple(t.shape) for t in given if isinstance(t, Tensor) and not t.is_floating_point()])
+        return make_boxed_func(graph.forward)
+
+    def forward(graph: GraphModule, _: Any) -> Any:
+        return make_boxed_func(graph.forward)
+
+    torch._dynamo.reset()
+    x = torch.randn(40, 50, requires_grad=True)
+    compiled = torch.compile(
+        lambda x: dropout(x, 0.4), backend=aot_autograd(fw_compiler=forward, bw_compiler=backward, partition_fn=cut)
+    )
+    y = compiled(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad * x, y)
+    assert 0 < (y == 0).sum() < y.numel()
+    assert [shapes for shapes in kept if any(len(shape) > 1 for shape in shapes)] == []
+
+
+@ways
+def test_the_gradient_passes_where_the_number_did(drop: Drop) -> None:
     torch.manual_seed(0)
     x = torch.randn(50, dtype=torch.float64, requires_grad=True)
-    y = dropout(x, 0.4)
+    y = drop(x, 0.4)
     y.sum().backward()
     torch.testing.assert_close(x.grad * x, y)
 
 
-def test_the_seed_decides() -> None:
+@ways
+def test_the_seed_decides(drop: Drop) -> None:
     x = torch.randn(3, 5)
     torch.manual_seed(1)
-    first = dropout(x, 0.5)
+    first = drop(x, 0.5)
     torch.manual_seed(1)
-    assert torch.equal(dropout(x, 0.5), first)
-    assert not torch.equal(dropout(x, 0.5), first)
+    assert torch.equal(drop(x, 0.5), first)
+    assert not torch.equal(drop(x, 0.5), first)
 
 
 def test_nothing_is_left_out_at_zero() -> None:
