@@ -183,7 +183,8 @@ if triton is not None:
         FRESH: tl.constexpr, GROWS: tl.constexpr, LOWEST: tl.constexpr, EARLY: tl.constexpr,
     ):  # fmt: skip
         """The same for one query: every place of a block keeps its own books, and they are added up at the end, so that
-        no block waits for the one before. Keys that no kernel of this step writes are read before the query is there."""
+        no block waits for the one before. Keys that no kernel of this step writes are read before the query is
+        there."""
         begin_next(EARLY)
         row, head = tl.program_id(0), tl.program_id(1)
         d, some = tl.arange(0, WIDTH), tl.arange(0, BLOCK)
