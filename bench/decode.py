@@ -37,7 +37,7 @@ from regard.models.gpt import SIZES
 
 PROMPT, LENGTH, SENTENCE = 32, 128, 30  # tokens of a prompt and of what follows it; of a sentence and its translation
 BANDWIDTH = 4.22e12  # bytes a second that an H200 copies, read and written
-ROUNDS = 5
+ROUNDS = 7
 Run = Callable[[], list[list[int]]]
 
 

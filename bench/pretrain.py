@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -86,8 +87,9 @@ class Contest:
                 tokens_of=lambda batch: self.task.read[batch.ids],
             )
 
+        learner = cache(self.theirs)  # compiled once, whatever it is fed
         peers = {
-            name: lambda some=some: trainer(self.theirs(work.backend), some, work.device)  # type: ignore[misc]
+            name: lambda some=some: trainer(learner(work.backend), some, work.device)  # type: ignore[misc]
             for name, some in self.feeds.items()
         }
         return {"regard": regard, **peers}
@@ -112,7 +114,7 @@ def main(asked: Sequence[str]) -> None:
             print(*asked[2:], [step() for _ in range(4)])
         elif "--fill" in asked:
             command = [sys.executable, "-m", "bench.pretrain", "--alone", scratch]
-            each = [(key, name) for key, contest in contests.items() for name in contest.engines(work, folder)]
+            each = [(key, name) for key, contest in contests.items() for name in ("regard", next(iter(contest.feeds)))]
             for process in [subprocess.Popen([*command, *names]) for names in each]:
                 process.wait()
         else:

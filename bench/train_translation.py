@@ -5,7 +5,9 @@
     python -m bench.train_translation --tiny     # anywhere: a small model, nothing is written, to see that it works
 
 What is counted is real target tokens per second: padding is nobody's work. "default" batches are sentences in random
-order, padded to the longest, as the peers' own examples do it; "bucketed" ones are Regard's in the peer's hands.
+order, padded to the longest, as the peers' own examples do it; "bucketed" ones are Regard's in the peer's hands. Where
+peers are compiled, they are so for any shape, and once more for one shape alone, to which everything is padded: more
+padding, and nothing left to be asked at each step.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,10 +29,12 @@ from bench.peers import PAD, Plain, marian, ours, shape
 from bench.step import Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe, merge, read_toml
 from regard.data.batch import Batch, pad
+from regard.data.forms import lengthen
 from regard.models import schema
 from regard.prepare import prepare
 from regard.recipes import find_recipe
 from regard.tasks.rewrite import Rewrite
+from regard.training.compiled import GRAPHS
 
 Feed = Iterator[tuple[Tensor, Tensor]]  # source, target
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -59,17 +63,18 @@ TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1)
 
 def main(asked: Sequence[str]) -> None:
     work = TINY if "--tiny" in asked else GPU if torch.cuda.is_available() else CPU
+    torch._dynamo.config.recompile_limit = GRAPHS  # for peers as for us: with fewer, some of their layers would not be
     with TemporaryDirectory() as scratch:
         values = merge(read_toml(find_recipe("multi30k-en-de-cased")), {"train": {"tokens": work.tokens}})
         _, task = prepare(make_recipe(values, schema), Path(scratch))
         assert isinstance(task, Rewrite)
         if asked[:1] == ["--alone"]:
-            first = replace(work, rows=work.rows[:1])  # what is compiled for one size serves all
-            step = engines(task, first, Path(scratch), {})[asked[1]]()
+            step = engines(task, work, Path(scratch), {})[asked[1]]()
             print(asked[1], [step() for _ in range(4)])
         elif "--fill" in asked:
             command = [sys.executable, "-m", "bench.train_translation", "--alone"]
-            names = engines(task, work, Path(scratch), {})
+            made = engines(task, work, Path(scratch), {})
+            names = [name for name in made if "bucketed" not in name]  # which are compiled as default ones are
             for process in [subprocess.Popen([*command, name, *asked]) for name in names]:
                 process.wait()
         else:
@@ -81,11 +86,13 @@ def note(task: Rewrite, work: Work, chosen: dict[str, int]) -> str:
     held = " and ".join(f"{rows} for {peer}" for peer, rows in chosen.items())
     absent = "" if PLAIN in work.peers else f" {PLAIN} is not raced here: torch.compile takes minutes for it."
     how = "bf16 autocast, torch.compile on all sides, our steps recorded" if work.backend else "fp32, no compile"
+    shape = "×".join(map(str, (work.rows[-1], *longest(task))))
+    fixed = f" Batches of one shape: sentences, source and target tokens {shape}." if work.backend else ""
     return (
         f"Transformer {work.size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, "
         f"{work.tokens:,} tokens a batch for us and for bucketed peers; default batches are of random order and "
         f"hold as many sentences as suit a peer best ({sizes} were tried): {held}; AdamW (fused), label "
-        f"smoothing, dropout 0.1, {how}.{absent}"
+        f"smoothing, dropout 0.1, {how}.{fixed}{absent}"
     )
 
 
@@ -109,10 +116,16 @@ def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> 
     def bucketed(peer: str) -> Step:
         return partial(learner(peer), bucketed_batches(task))
 
+    def of_one_shape(peer: str) -> Step:
+        learn = _learner(*MAKERS[peer](work, vocab, any_shape=False), work.device)
+        return partial(learn, default_batches(task, work.rows[-1], to=longest(task)))
+
     found: dict[str, Callable[[], Step]] = {"regard": regard}
     for peer in work.peers:
         found[f"{peer}, default batches"] = partial(default, peer)
         found[f"{peer}, bucketed batches"] = partial(bucketed, peer)
+        if work.backend is not None:
+            found[f"{peer} for one shape"] = partial(of_one_shape, peer)
     return found
 
 
@@ -157,9 +170,9 @@ def _learner(model: nn.Module, loss_of: Loss, device: str) -> Learn:
     return learn
 
 
-def _hugging_face(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
+def _hugging_face(work: Work, vocab: int, any_shape: bool = True) -> tuple[nn.Module, Loss]:
     model = marian(ours(work.size, vocab)).to(work.device).train()
-    body = model if work.backend is None else torch.compile(model, dynamic=True, backend=work.backend)
+    body = model if work.backend is None else torch.compile(model, dynamic=any_shape, backend=work.backend)
 
     def loss(source: Tensor, target: Tensor) -> Tensor:
         real = (source != PAD).long()
@@ -173,9 +186,9 @@ def _hugging_face(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
     return model, loss
 
 
-def _plain(work: Work, vocab: int) -> tuple[nn.Module, Loss]:
+def _plain(work: Work, vocab: int, any_shape: bool = True) -> tuple[nn.Module, Loss]:
     model = Plain(shape(work.size, vocab)).to(work.device).train()
-    body = model if work.backend is None else torch.compile(model, dynamic=True, backend=work.backend)
+    body = model if work.backend is None else torch.compile(model, dynamic=any_shape, backend=work.backend)
     return model, lambda source, target: body(source, target[:, :-1], target[:, 1:])
 
 
@@ -188,14 +201,25 @@ def bucketed_batches(task: Rewrite) -> Feed:
         yield batch.source, batch.target
 
 
-def default_batches(task: Rewrite, rows: int) -> Feed:
-    """Random order, padded to the longest of the batch."""
+def longest(task: Rewrite) -> tuple[int, int]:
+    """Source and target."""
+    buckets = task.batches.store.buckets
+    return max(bucket.source for bucket in buckets), max(bucket.target for bucket in buckets)
+
+
+def default_batches(task: Rewrite, rows: int, to: tuple[int, int] | None = None) -> Feed:
+    """Random order, padded to the longest of the batch, or to a given length; then all batches are full."""
     store = task.batches.store
     dice = torch.Generator().manual_seed(0)
     while True:
         for some in torch.randperm(len(store), generator=dice).split(rows):
+            if to is not None and len(some) < rows:
+                continue
             pairs = [store.pair(int(i)) for i in some]
-            yield pad([p[0].tolist() for p in pairs])[0], pad([p[1].tolist() for p in pairs])[0]
+            source, target = (pad([side.tolist() for side in sides])[0] for sides in zip(*pairs, strict=True))
+            if to is not None:
+                source, target = lengthen(source, to[0]), lengthen(target, to[1])
+            yield source, target
 
 
 if __name__ == "__main__":
