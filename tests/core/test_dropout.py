@@ -50,6 +50,7 @@ def test_hashes_know_nothing_of_their_neighbours_nor_of_the_hashes_before(p: flo
     assert max(abs(float(share)) for share in found) < 5 * len(one) ** -0.5
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler asks for it, not we
 def test_a_compiler_meets_a_hash_and_keeps_no_coins() -> None:
     """What the gradient wants of it is tossed again from the two numbers drawn."""
     kept: list[list[tuple[int, ...]]] = []
