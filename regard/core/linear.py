@@ -21,24 +21,31 @@ WORTH = 2**24  # multiplications of a product in training for which oneDNN is ca
 ALIGNED = 64  # rows of a matrix on a GPU are a multiple of this
 ROWS = 32  # the layout is chosen for about so many vectors at a time; measured to suit one as well as hundreds
 NEAR = 2**23  # numbers in a model: so many stay in a CPU's cache from one word to the next
-FEW = 4  # vectors that a matrix from further away is multiplied by at least: it is then read faster than by one
+TURNED = 2**27  # numbers in a model: so many are kept once more, columns first, where that is faster for one vector
+FEW = 4  # vectors that a matrix from further away is multiplied by at least: AVX-512 then reads it faster than by one
 
 M = TypeVar("M", bound=nn.Module)
 Multiply = Callable[[Tensor], Tensor]  # x -> Wx + b
 Layout = Callable[[Tensor, Tensor | None], Multiply | None]  # W and b -> how they are multiplied; None: as ever
 
 
-def onednn(weight: Tensor, bias: Tensor | None, near: bool = False) -> Multiply | None:
+def onednn(weight: Tensor, bias: Tensor | None, model: int = TURNED + 1) -> Multiply | None:
     """On a CPU `F.linear` makes the layout that it multiplies in anew at each call; made once, products are 1.3 to 3
-    times as fast (measured). A matrix is `near` where a cache has room for the whole model."""
+    times as fast (measured). How one vector is multiplied fastest hangs on the processor, and on how many numbers there
+    are in the whole `model`: whether a cache has room for them."""
     in_float = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not in_float or weight.numel() < LARGE or not torch.backends.mkldnn.is_available():
         return None
-    matrix = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+    matrix, near, wide = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS), model <= NEAR, _wide()
+    columns = None if wide or model > TURNED else weight.t().contiguous()
 
     def multiply(x: Tensor) -> Tensor:
         alone = x.numel() == x.shape[-1]
-        if alone and not near:
+        if alone and columns is not None:
+            row = x.reshape(1, -1)
+            y = torch.mm(row, columns) if bias is None else torch.addmm(bias, row, columns)
+            return y.view(*x.shape[:-1], -1)
+        if alone and wide and not near:
             return _onednn(x.reshape(1, -1).expand(FEW, -1).contiguous(), matrix, bias)[0].view(*x.shape[:-1], -1)
         if alone and weight.numel() < ALONE:
             return F.linear(x, weight, bias)
@@ -57,9 +64,14 @@ def aligned(weight: Tensor, bias: Tensor | None) -> Multiply | None:
     return lambda x: F.linear(x, matrix, shift)[..., : len(weight)]
 
 
-def swiftest(weight: Tensor, bias: Tensor | None, near: bool = False) -> Multiply | None:
+def swiftest(weight: Tensor, bias: Tensor | None, model: int = TURNED + 1) -> Multiply | None:
     """The layout for wherever they are."""
-    return onednn(weight, bias, near) or aligned(weight, bias)
+    return onednn(weight, bias, model) or aligned(weight, bias)
+
+
+def _wide() -> bool:
+    """Registers of 512 bits."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -123,7 +135,7 @@ def pack(model: M, layout: Layout | None = None) -> M:
     fastest, and one product where an attention makes three of the same vector. What is trained or moved afterwards
     leaves its copies unused.
     """
-    layout = layout or partial(swiftest, near=sum(w.numel() for w in model.parameters()) <= NEAR)
+    layout = layout or partial(swiftest, model=sum(w.numel() for w in model.parameters()))
     for part in model.modules():
         if isinstance(part, Packable):
             part.pack(layout)

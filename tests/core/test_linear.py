@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,15 +23,22 @@ def small_matrices_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "LARGE", 1)
 
 
+WIDE, NARROW = {"_wide": lambda: True}, {"_wide": lambda: False}
+WHERE = {
+    "near": WIDE, "near and large": WIDE | {"ALONE": 1}, "far": WIDE | {"NEAR": 1},
+    "columns first": NARROW, "too many to be turned": NARROW | {"TURNED": 1, "NEAR": 1},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("where", [{}, {"ALONE": 1}, {"NEAR": 1}], ids=["near", "near and large", "far"])
+@pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2, 1), (3, 1), (5, 7), (1, 8), (4, 40), (0,), (0, 3)])
 @pytest.mark.parametrize(("wide", "tall"), [(6, 6), (6, 20), (20, 6), (128, 300)])
 def test_packed_it_is_torchs_linear(
-    shape: tuple[int, ...], wide: int, tall: int, bias: bool, where: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], wide: int, tall: int, bias: bool, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, size in where.items():
-        monkeypatch.setattr(linear, name, size)
+    for name, value in where.items():
+        monkeypatch.setattr(linear, name, value)
     layer, x = Linear(wide, tall, bias=bias), torch.randn(*shape, wide)
     with torch.no_grad():
         plain = layer(x)
