@@ -21,7 +21,7 @@ WORTH = 2**24  # multiplications of a product in training for which oneDNN is ca
 ALIGNED = 64  # rows of a matrix on a GPU are a multiple of this
 ROWS = 32  # the layout is chosen for about so many vectors at a time; measured to suit one as well as hundreds
 NEAR = 2**23  # numbers in a model: so many stay in a CPU's cache from one word to the next
-TURNED = 2**27  # numbers in a model: so many are kept once more, columns first, where that is faster for one vector
+TURNED = 2**27  # numbers in a model: of so many, matrices are kept once more where that is faster for one vector
 FEW = 4  # vectors that a matrix from further away is multiplied by at least: AVX-512 then reads it faster than by one
 
 M = TypeVar("M", bound=nn.Module)
@@ -31,27 +31,31 @@ Layout = Callable[[Tensor, Tensor | None], Multiply | None]  # W and b -> how th
 
 def onednn(weight: Tensor, bias: Tensor | None, model: int = TURNED + 1) -> Multiply | None:
     """On a CPU `F.linear` makes the layout that it multiplies in anew at each call; made once, products are 1.3 to 3
-    times as fast (measured). How one vector is multiplied fastest hangs on the processor, and on how many numbers there
-    are in the whole `model`: whether a cache has room for them."""
+    times as fast (measured). `model`: how many numbers there are in the whole of it."""
     in_float = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not in_float or weight.numel() < LARGE or not torch.backends.mkldnn.is_available():
         return None
-    matrix, near, wide = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS), model <= NEAR, _wide()
-    columns = None if wide or model > TURNED else weight.t().contiguous()
+    matrix = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
 
-    def multiply(x: Tensor) -> Tensor:
-        alone = x.numel() == x.shape[-1]
-        if alone and columns is not None:
-            row = x.reshape(1, -1)
-            y = torch.mm(row, columns) if bias is None else torch.addmm(bias, row, columns)
-            return y.view(*x.shape[:-1], -1)
-        if alone and wide and not near:
-            return _onednn(x.reshape(1, -1).expand(FEW, -1).contiguous(), matrix, bias)[0].view(*x.shape[:-1], -1)
-        if alone and weight.numel() < ALONE:
-            return F.linear(x, weight, bias)
+    def several(x: Tensor) -> Tensor:
         return _onednn(x, matrix, bias)
 
-    return multiply
+    one = _of_one(weight, bias, several, model)
+    return lambda x: (one if x.numel() == x.shape[-1] else several)(x)
+
+
+def _of_one(weight: Tensor, bias: Tensor | None, several: Multiply, model: int) -> Multiply:
+    """How one vector is multiplied: whichever was fastest. AVX2 likes rows that are long, so a matrix with more rows
+    than columns is kept turned, too."""
+    tall = len(weight) > weight.shape[1]
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+        if model > NEAR:
+            return lambda x: several(x.reshape(1, -1).expand(FEW, -1).contiguous())[0].view(*x.shape[:-1], -1)
+        return several if weight.numel() >= ALONE else partial(F.linear, weight=weight, bias=bias)
+    if not tall or model > TURNED:
+        return several if tall else partial(F.linear, weight=weight, bias=bias)
+    turned, shift = weight.t().contiguous(), weight.new_zeros(()) if bias is None else bias
+    return lambda x: torch.addmm(shift, x.reshape(1, -1), turned).view(*x.shape[:-1], -1)
 
 
 def aligned(weight: Tensor, bias: Tensor | None) -> Multiply | None:
@@ -67,11 +71,6 @@ def aligned(weight: Tensor, bias: Tensor | None) -> Multiply | None:
 def swiftest(weight: Tensor, bias: Tensor | None, model: int = TURNED + 1) -> Multiply | None:
     """The layout for wherever they are."""
     return onednn(weight, bias, model) or aligned(weight, bias)
-
-
-def _wide() -> bool:
-    """Registers of 512 bits."""
-    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
