@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from bench.harness import RESULTS, clock, len_cores, machine
+from bench.harness import RESULTS, clock, kind, len_cores, machine
 from bench.peers import BOS, EOS, our_gpt2, ours
 from regard.core.linear import pack
 from regard.data.batch import Batches
@@ -195,7 +195,7 @@ def write(found: dict[str, list[tuple[float, float]]]) -> None:
             f"| {curve.title} | {curve.sizes[0]:,} {curve.unit} | {curve.sizes[-1]:,} | {first * 1000:.1f} → "
             f"{last * 1000:.1f} ms | **{time_power:.2f}** | {least:.1f} → {most:.1f} MB | **{memory_power:.2f}** |"
         )
-    place = RESULTS / f"growth-{'gpu' if DEVICE == 'cuda' else 'cpu'}"
+    place = RESULTS / f"growth-{kind()}"
     text = "\n".join([*lines, "", f"![The same as a picture]({place.name}.png)", "", machine(), ""])
     print(text)
     place.with_suffix(".md").write_text(text, "utf-8")

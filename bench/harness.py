@@ -22,6 +22,7 @@ from regard.errors import DataError
 RESULTS = Path(__file__).parent / "results"
 LOAD = float(os.environ.get("BENCH_LOAD") or os.getloadavg()[0])  # before anything was raced; `make bench` tells it
 BUSY = 0.5  # a load above which a table tells of it
+LEAST, PATIENCE = 5, 20.0  # rounds that a race has at least; seconds after which no further one is begun
 
 
 @dataclass
@@ -55,11 +56,15 @@ class Comparison:
 def race(
     name: str, unit: str, engines: dict[str, Callable[[], float]], *, rounds: int = 7, warm: int = 2
 ) -> Comparison:
-    """Each engine does its work and returns how much it was; the first one is ours. They take turns in every round."""
+    """Each engine does its work and returns how much it was; the first one is ours. They take turns in every round, of
+    which there are fewer on a slow machine."""
     for _ in range(warm):
         work = {engine: run() for engine, run in engines.items()}
     found = Comparison(name, unit, next(iter(engines)), work, {engine: [] for engine in engines})
-    for _ in range(rounds):
+    begun = clock()
+    for number in range(rounds):
+        if number >= LEAST and clock() - begun > PATIENCE:
+            break
         for engine, run in engines.items():
             before = clock()
             run()
@@ -123,8 +128,7 @@ def len_cores() -> int:
 def report(stem: str, title: str, note: str, comparisons: list[Comparison], known: Sequence[str] = ()) -> None:
     """Prints one table, and writes it as Markdown and JSON. Works that are `known`, and were not raced this time, keep
     their lines."""
-    place = RESULTS / f"{stem}-{'gpu' if torch.cuda.is_available() else 'cpu'}"
-    here = machine()
+    place, here = RESULTS / f"{stem}-{kind()}", machine()
     lines = {c.name: replace(c, machine=c.machine or here) for c in [*_before(place, known), *comparisons]}
     found = [lines[name] for name in (known or lines) if name in lines]
     text = "\n".join([f"# {title}", "", note, "", *_table(found), "", *sorted({c.machine for c in found}), ""])
@@ -162,6 +166,14 @@ def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
             told = f"{engine} ({c.chosen[engine]})" if engine in c.chosen else engine
             peak = f" {c.peaks[engine] / 2**30:.1f} GiB |" if engine in c.peaks else " |"
             yield f"| {c.name} | {told} | {c.rate(engine):,.0f} {c.unit} | {against} |" + peak * measured
+
+
+def kind() -> str:
+    """Of machines, each of which has tables of its own: how wide a CPU's registers are decides many a race."""
+    if torch.cuda.is_available():
+        return "gpu"
+    capability = torch.backends.cpu.get_cpu_capability()
+    return "cpu" if capability == "AVX512" else f"cpu-{capability.lower().replace(' ', '-')}"
 
 
 def machine() -> str:

@@ -14,7 +14,7 @@ from threading import Thread
 
 import numpy as np
 
-from bench.harness import RESULTS, chromium, machine
+from bench.harness import RESULTS, chromium, kind, machine
 from regard.view.capture import Trace
 from regard.view.contract import digest
 
@@ -165,7 +165,7 @@ def main() -> None:
         + "\n".join(["| | measured | budget | kept |", "|---|---|---|---|", *lines, "", f"{machine()}; {load}", ""])
     )
     print(text)
-    (RESULTS / "page-cpu.md").write_text(text, "utf-8")
+    (RESULTS / f"page-{kind()}.md").write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

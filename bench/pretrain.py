@@ -33,6 +33,7 @@ from bench.peers import hugging_face_bert, hugging_face_gpt2, our_bert, our_gpt2
 from bench.step import Batches, Given, Peaks, Step, product, race_tokens, read
 from regard.config import make_recipe
 from regard.core.head import Loss
+from regard.data.forms import lengthen
 from regard.data.stream import Excerpts
 from regard.models import gpt, schema
 from regard.prepare import prepare
@@ -200,7 +201,7 @@ def spread_bert(work: Work, folder: Path) -> Contest:
     some = taken((task.batch("train", step) for step in itertools.count()), work.batches)
     feeds = {
         "Hugging Face, default batches": taken(in_random_order(task, work), work.batches),
-        "Hugging Face, bucketed batches": some,
+        "Hugging Face, bucketed batches": [in_eights(batch) for batch in some],
     }
     return bert_contest(NAMES[2], task, work, some, feeds, dynamic=True)
 
@@ -248,6 +249,14 @@ def in_random_order(task: Masked, work: Work) -> Iterator[MaskedBatch]:
     for number, some in enumerate(itertools.cycle(places)):
         found = task.long.gather(0, some.numpy(), task.tokenizer.marks)
         yield hide(found, task.masking, some.numpy(), str(number))
+
+
+def in_eights(batch: MaskedBatch) -> MaskedBatch:
+    """As long as a multiple of eight, which its own collator offers: quicker for it, and one graph serves all."""
+    before = batch.shown.shape[1]
+    length = -(-before // 8) * 8
+    shown, real, segments = (lengthen(t, length) for t in (batch.shown, batch.real, batch.segments))
+    return replace(batch, shown=shown, real=real, segments=segments, at=batch.at // before * length + batch.at % before)
 
 
 def taken(batches: Iterable[MaskedBatch], count: int) -> Batches:

@@ -112,8 +112,8 @@ def race_tokens(
 
     found = race(name, unit, {e: lambda e=e: run(e) for e in engines}, rounds=rounds, warm=warm)  # type: ignore[misc]
     for engine in engines:
-        tokens = done[engine][-rounds:]
-        mean = sum(tokens) / rounds
+        tokens = done[engine][-len(found.seconds[engine]) :]
+        mean = sum(tokens) / len(tokens)
         found.work[engine] = mean
         found.seconds[engine] = [s * mean / t for s, t in zip(found.seconds[engine], tokens, strict=True)]
     return found

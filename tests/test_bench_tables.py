@@ -81,3 +81,26 @@ def test_tokens_count_until_the_first_that_differs() -> None:
     small = raced("small")
     small.same = 0.625
     assert common_told([small, raced("large")]).endswith("differs: small: 62%")
+
+
+def test_a_slow_machine_has_fewer_rounds_but_never_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def slow() -> float:
+        nonlocal now
+        now += 3.0
+        return 1.0
+
+    monkeypatch.setattr(harness, "clock", lambda: now)
+    found = harness.race("work", "words/s", {"regard": slow, "peer": slow}, rounds=20, warm=1)
+    assert {len(seconds) for seconds in found.seconds.values()} == {harness.LEAST}
+    monkeypatch.setattr(harness, "PATIENCE", 50.0)
+    found = harness.race("work", "words/s", {"regard": slow, "peer": slow}, rounds=20, warm=1)
+    assert {len(seconds) for seconds in found.seconds.values()} == {9}
+
+
+def test_processors_of_other_widths_have_tables_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness.torch.cuda, "is_available", lambda: False)
+    for capability, kind in (("AVX512", "cpu"), ("AVX2", "cpu-avx2"), ("NO AVX", "cpu-no-avx")):
+        monkeypatch.setattr(harness.torch.backends.cpu, "get_cpu_capability", lambda told=capability: told)
+        assert harness.kind() == kind
