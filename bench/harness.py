@@ -22,7 +22,7 @@ from regard.errors import DataError
 RESULTS = Path(__file__).parent / "results"
 LOAD = float(os.environ.get("BENCH_LOAD") or os.getloadavg()[0])  # before anything was raced; `make bench` tells it
 BUSY = 0.5  # a load above which a table tells of it
-LEAST, PATIENCE = 5, 20.0  # rounds that a race has at least; seconds after which no further one is begun
+LEAST, PATIENCE = 6, 20.0  # rounds that a race has at least; seconds after which no further one is begun
 
 
 @dataclass
@@ -203,10 +203,15 @@ def _of_processor(what: str) -> str:
 
 
 def _commit() -> str:
-    """Nothing where git, or its folder, is not there."""
-    command = ["git", "-C", str(RESULTS.parent), "rev-parse", "--short", "HEAD"]
+    """And whether the code is another since. Nothing where git, or its folder, is not there."""
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        commit = _git("rev-parse", "--short", "HEAD")
+        changed = _git("status", "--porcelain", "--", "../regard", "*.py")
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return f"commit {told}"
+    return f"commit {commit}" + (" with changes" if changed else "")
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(RESULTS.parent), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

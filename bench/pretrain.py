@@ -65,6 +65,7 @@ TINY = Work(
 )  # fmt: skip
 
 Learner: TypeAlias = tuple[nn.Module, Callable[[Any], Tensor]]  # a model, and the mean loss of a batch
+Update: TypeAlias = Callable[[Any], None]  # by one batch
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,12 @@ class Contest:
                 tokens_of=lambda batch: self.task.read[batch.ids],
             )
 
-        learner = cache(self.theirs)  # compiled once, whatever it is fed
+        @cache  # compiled once, whatever it is fed
+        def update() -> Update:
+            return updating(self.theirs(work.backend), work.device)
+
         peers = {
-            name: lambda some=some: trainer(learner(work.backend), some, work.device)  # type: ignore[misc]
+            name: lambda some=some: trainer(update(), some, work.device)  # type: ignore[misc]
             for name, some in self.feeds.items()
         }
         return {"regard": regard, **peers}
@@ -163,24 +167,32 @@ def check(contest: Contest, device: str) -> None:
     assert math.isclose(ours, theirs, rel_tol=1e-4), (contest.name, ours, theirs)
 
 
-def trainer(made: Learner, batches: Batches, device: str) -> Step:
+def trainer(update: Update, batches: Batches, device: str) -> Step:
     """The peer's update on its next batch, which lies on the device already."""
-    model, loss_of = made
-    model.to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     feed = itertools.cycle([(batch.to(device), read(batch)) for batch in batches])
 
     def step() -> int:
         batch, tokens = next(feed)
+        update(batch)
+        return tokens
+
+    return step
+
+
+def updating(made: Learner, device: str) -> Update:
+    model, loss_of = made
+    model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def update(batch: Any) -> None:
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             loss = loss_of(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        return tokens
 
-    return step
+    return update
 
 
 # ---- BERT

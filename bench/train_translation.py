@@ -109,16 +109,17 @@ def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> 
 
     def default(peer: str) -> Step:
         learn = learner(peer)
-        feeds = {rows: default_batches(task, rows) for rows in work.rows}
+        feeds = {rows: drawn(default_batches(task, rows), task, rows) for rows in work.rows}
         chosen[peer] = _quickest(learn, feeds, work.steps)
         return partial(learn, feeds[chosen[peer]])
 
     def bucketed(peer: str) -> Step:
-        return partial(learner(peer), bucketed_batches(task))
+        return partial(learner(peer), itertools.cycle(list(bucketed_batches(task))))
 
     def of_one_shape(peer: str) -> Step:
         learn = _learner(*MAKERS[peer](work, vocab, any_shape=False), work.device)
-        return partial(learn, default_batches(task, work.rows[-1], to=longest(task)))
+        rows = work.rows[-1]
+        return partial(learn, drawn(default_batches(task, rows, to=longest(task)), task, rows))
 
     found: dict[str, Callable[[], Step]] = {"regard": regard}
     for peer in work.peers:
@@ -172,18 +173,17 @@ def _learner(model: nn.Module, loss_of: Loss, device: str) -> Learn:
 
 def _hugging_face(work: Work, vocab: int, any_shape: bool = True) -> tuple[nn.Module, Loss]:
     model = marian(ours(work.size, vocab)).to(work.device).train()
-    body = model if work.backend is None else torch.compile(model, dynamic=any_shape, backend=work.backend)
 
     def loss(source: Tensor, target: Tensor) -> Tensor:
         real = (source != PAD).long()
-        logits = body(
+        logits = model(
             input_ids=source, attention_mask=real, decoder_input_ids=target[:, :-1], use_cache=False
         ).logits  # a cache is for decoding; its own trainer has none either
         return nn.functional.cross_entropy(
             logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, label_smoothing=0.1
         )
 
-    return model, loss
+    return model, loss if work.backend is None else torch.compile(loss, dynamic=any_shape, backend=work.backend)
 
 
 def _plain(work: Work, vocab: int, any_shape: bool = True) -> tuple[nn.Module, Loss]:
@@ -196,9 +196,14 @@ MAKERS = {HUGGING_FACE: _hugging_face, PLAIN: _plain}
 
 
 def bucketed_batches(task: Rewrite) -> Feed:
-    for step in itertools.count():
+    for step in range(len(task.batches)):
         batch: Batch = task.batch("train", step)
         yield batch.source, batch.target
+
+
+def drawn(feed: Feed, task: Rewrite, rows: int) -> Feed:
+    """As many as the data holds, made beforehand: ours are made while the step before is at work."""
+    return itertools.cycle(list(itertools.islice(feed, max(1, len(task.batches.store) // rows))))
 
 
 def longest(task: Rewrite) -> tuple[int, int]:

@@ -104,3 +104,10 @@ def test_processors_of_other_widths_have_tables_of_their_own(monkeypatch: pytest
     for capability, kind in (("AVX512", "cpu"), ("AVX2", "cpu-avx2"), ("NO AVX", "cpu-no-avx")):
         monkeypatch.setattr(harness.torch.backends.cpu, "get_cpu_capability", lambda told=capability: told)
         assert harness.kind() == kind
+
+
+def test_a_table_is_of_the_kind_of_machine_in_its_name() -> None:
+    for table in Path(harness.__file__).parent.glob("results/*-cpu*.md"):
+        told = table.read_text("utf-8").splitlines()
+        kinds = {("(AVX2)" in line) for line in told if "cores of" in line}
+        assert kinds <= {table.stem.endswith("-avx2")}, table.name

@@ -38,7 +38,7 @@ def hashed_dropout(x: Tensor, p: float) -> Tensor:
     coin = (coin ^ (coin >> 17 & 0x7FFF)) * -0x12A52B45  # odd factors: no two places become one
     coin = (coin ^ (coin >> 11 & 0x1FFFFF) ^ second) * -0x53B3E4AF
     coin = (coin ^ (coin >> 15 & 0x1FFFF)) * 0x31848BAB
-    return torch.where(coin >= round(p * 2**32) - 2**31, x / (1 - p), 0)
+    return torch.where(coin >= min(round(p * 2**32) - 2**31, 2**31 - 1), x / (1 - p), 0)
 
 
 def relu_dropout(x: Tensor, p: float) -> Tensor:
@@ -69,7 +69,8 @@ def _faces(p: float) -> int:
 
 def _growth(x: Tensor, p: float) -> float:
     """Of what stays."""
-    return STEPS / (STEPS - _faces(p)) if x.device.type == "cpu" else 1 / (1 - p)
+    in_steps = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return STEPS / (STEPS - _faces(p)) if in_steps else 1 / (1 - p)
 
 
 def _leave_out(x: Tensor, out: int) -> Tensor:

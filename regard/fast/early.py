@@ -29,7 +29,9 @@ else:
 
     @triton.jit
     def await_the_others(EARLY: tl.constexpr):
-        """Nothing that is computed in a step may be read, and nothing at all written, before this."""
+        """Nothing that such a kernel computes in a step may be read, and nothing at all written, before this. What
+        other kernels have written may: they let nobody begin early. One graph is one step, so that the steps before
+        are over."""
         if EARLY:
             tl.extra.cuda.gdc_wait()
 

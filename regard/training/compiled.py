@@ -7,22 +7,19 @@ from torch import nn
 
 from regard.core.block import Block
 from regard.core.head import Head
-from regard.core.norm import LayerNorm
 from regard.errors import ConfigError
 
 GRAPHS = 64  # of one function: blocks of encoder and decoder, masks of each kind, sizes that are fixed and that are not
 
 
 def compile_in_place(model: nn.Module, backend: str = "inductor") -> None:
-    """Block by block, the head, and the norms between them: one graph serves all blocks of a kind, so that compiling
-    takes seconds, where the whole model takes minutes. What differs from batch to batch is found out by the second or
-    third. Parameters keep their names.
+    """Block by block, and the head: one graph serves all blocks of a kind, so that compiling takes seconds, where the
+    whole model takes minutes. What differs from batch to batch is found out by the second or third. Parameters keep
+    their names.
     """
-    blocks = [part for part in model.modules() if isinstance(part, Block)]
-    if not blocks:
+    parts = [part for part in model.modules() if isinstance(part, Block | Head)]
+    if not any(isinstance(part, Block) for part in parts):
         raise ConfigError("train.compile: this system has no blocks that could be compiled; leave it out")
-    inside = {part for block in blocks for part in block.modules()}
-    parts = [*blocks, *(part for part in model.modules() if isinstance(part, Head | LayerNorm) and part not in inside)]
     limits = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, GRAPHS)  # beyond it a block would run as it is, unsaid
     for part in parts:

@@ -121,3 +121,17 @@ def test_in_half_precision_a_coin_is_as_fair() -> None:
     assert half.dtype == torch.bfloat16
     assert torch.equal(half == 0, whole == 0)
     assert (half == 0).any()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:.*should not be instantiated")
+def test_compiled_behind_a_relu_gradients_grow_as_numbers_do() -> None:
+    torch._dynamo.reset()
+    x = torch.rand(40, 50, dtype=torch.float64).requires_grad_()
+    y = torch.compile(lambda x: relu_dropout(x, 0.1), backend="aot_eager")(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad * x, y, rtol=1e-14, atol=0)
+
+
+def test_as_good_as_everything_can_be_left_out() -> None:
+    torch.manual_seed(0)
+    assert not hashed_dropout(torch.ones(1000), 1 - 2**-40).any()

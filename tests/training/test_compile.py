@@ -73,6 +73,27 @@ def test_a_compiled_block_makes_no_gradients_of_keys_and_values() -> None:
     assert {len(names) for names in came} == {1}
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_other_systems_say_and_learn_the_same_compiled(name: str) -> None:
+    torch.manual_seed(0)
+    tokens, real = torch.randint(4, 30, (3, 7)), torch.arange(7) < torch.tensor([[7], [5], [2]])
+    given = (None, None, tokens) if name == "gpt" else (tokens, real, torch.zeros_like(tokens))
+    sizes = {"vocab": 30, "dim": 16, "heads": 2, "layers": 2, "context": 8}
+    plain = build(name, schema(name)(**sizes, dropout=0.0, attention_dropout=0.0)).train()  # type: ignore[arg-type]
+    compiled = copy.deepcopy(plain)
+    torch._dynamo.reset()
+    compile_in_place(compiled, backend="aot_eager")
+    found = []
+    for model in (plain, compiled):
+        said = model(*given)
+        hidden = (said[0] if name == "gpt" else said) * real[..., None]
+        hidden.square().sum().backward()
+        found.append([hidden, *(p.grad for p in model.parameters() if p.grad is not None)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
 def test_what_has_no_blocks_cannot_be_compiled() -> None:
     with pytest.raises(ConfigError, match=r"^train\.compile: this system has no blocks that could be compiled; leave"):
         compile_in_place(build("seq2seq", SMALL["seq2seq"]))  # type: ignore[arg-type]

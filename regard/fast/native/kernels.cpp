@@ -92,7 +92,7 @@ void rows_of_floats(const float* panel, int wide, const float* x, long stride, F
 
 #else
 
-constexpr int FLOAT_ROWS = 6;  // of two registers each: of sixteen, three are left for what they are made of
+constexpr int FLOAT_ROWS = 6;  // of two registers each: of sixteen, four are left, and three are needed
 
 template <int R>
 void rows_of_floats(const float* panel, int wide, const float* x, long stride, Floats (&y)[R][2]) {
