@@ -99,15 +99,20 @@ def test_a_slow_machine_has_fewer_rounds_but_never_too_few(monkeypatch: pytest.M
     assert {len(seconds) for seconds in found.seconds.values()} == {9}
 
 
-def test_processors_of_other_widths_have_tables_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+KINDS = {"AVX512 with VNNI": "cpu", "AVX512": "cpu-avx512", "AVX2": "cpu-avx2", "NO AVX": "cpu-no-avx"}
+
+
+@pytest.mark.parametrize(("told", "kind"), KINDS.items())
+def test_other_processors_have_tables_of_their_own(told: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    capability, _, more = told.partition(" with ")
     monkeypatch.setattr(harness.torch.cuda, "is_available", lambda: False)
-    for capability, kind in (("AVX512", "cpu"), ("AVX2", "cpu-avx2"), ("NO AVX", "cpu-no-avx")):
-        monkeypatch.setattr(harness.torch.backends.cpu, "get_cpu_capability", lambda told=capability: told)
-        assert harness.kind() == kind
+    monkeypatch.setattr(harness.torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(harness, "_of_processor", lambda _: f"fma avx512_{more.lower()}")
+    assert harness.kind() == kind
 
 
 def test_a_table_is_of_the_kind_of_machine_in_its_name() -> None:
     for table in Path(harness.__file__).parent.glob("results/*-cpu*.md"):
-        told = table.read_text("utf-8").splitlines()
-        kinds = {("(AVX2)" in line) for line in told if "cores of" in line}
-        assert kinds <= {table.stem.endswith("-avx2")}, table.name
+        told = [line for line in table.read_text("utf-8").splitlines() if "cores of" in line]
+        kinds = {KINDS[found[1]] for line in told if (found := re.search(r"\((AVX\S*|AVX512 with VNNI)\)", line))}
+        assert kinds <= {f"cpu{table.stem.rpartition('-cpu')[2]}"}, table.name
