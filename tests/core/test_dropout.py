@@ -50,7 +50,7 @@ def test_hashes_know_nothing_of_their_neighbours_nor_of_the_hashes_before(p: flo
     assert max(abs(float(share)) for share in found) < 5 * len(one) ** -0.5
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler asks for it, not we
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:.*torch.jit.script_method")  # not by us
 def test_a_compiler_meets_a_hash_and_keeps_no_coins() -> None:
     """What the gradient wants of it is tossed again from the two numbers drawn."""
     kept: list[list[tuple[int, ...]]] = []
@@ -123,7 +123,9 @@ def test_in_half_precision_a_coin_is_as_fair() -> None:
     assert (half == 0).any()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:.*should not be instantiated")
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor", "ignore:.*should not be instantiated", "ignore:.*torch.jit.script_method"
+)
 def test_compiled_behind_a_relu_gradients_grow_as_numbers_do() -> None:
     torch._dynamo.reset()
     x = torch.rand(40, 50, dtype=torch.float64).requires_grad_()
