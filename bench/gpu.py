@@ -1,7 +1,7 @@
 """The comparisons that want a GPU, in at most eight minutes: what is compiled is compiled for all of them at once, then
 each has the machine to itself, for so many seconds at most, as long as there are any left. What takes longer is left to
 those who ask for it by name (`python -m bench.decode`, `bench.pretrain`, `bench.recurrent`, `bench.tcn`,
-`bench.translate`): the lines that it had in the tables stay there.
+`bench.train_translation`, `bench.translate`): the lines that it had in the tables stay there.
 
     python -m bench.gpu                  # all
     python -m bench.gpu decode watch     # some
@@ -23,7 +23,12 @@ FILLED = ("train_translation", "pretrain", "decode")  # whose compiled kernels a
 FILL = 150  # seconds at most
 SECONDS = {"decode": 130, "pretrain": 70, "recurrent": 60, "watch": 40, "train_translation": 180}  # the longest last
 ALL = 475  # seconds that there are
-PARTS = {"decode": ("xl-1", "124m-1", "base-64-4"), "pretrain": ("gpt2",), "recurrent": ("bf16",)}  # of more
+PARTS = {  # of more
+    "decode": ("xl-1", "124m-1", "base-64-4"),
+    "pretrain": ("gpt2",),
+    "recurrent": ("bf16",),
+    "train_translation": ("one-shape",),  # peers for any shape are compiled for three minutes
+}
 COMPILING = 8  # at once: engines of those that are filled
 
 

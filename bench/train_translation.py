@@ -1,6 +1,7 @@
 """Training a translator: ours against Hugging Face Marian and torch.nn.Transformer, same shapes, same sentences.
 
     python -m bench.train_translation            # CPU, or the GPU where there is one
+    python -m bench.train_translation one-shape  # on a GPU: the peer that is compiled soonest, and no other
     python -m bench.train_translation --fill     # all engines side by side, to fill the compiler's cache beforehand
     python -m bench.train_translation --tiny     # anywhere: a small model, nothing is written, to see that it works
 
@@ -39,8 +40,10 @@ from regard.training.compiled import GRAPHS
 Feed = Iterator[tuple[Tensor, Tensor]]  # source, target
 Loss = Callable[[Tensor, Tensor], Tensor]
 Learn = Callable[[Feed], int]  # one update on the next batch; how many real tokens it learnt from
+Makers = dict[str, Callable[[], Step]]
 
 HUGGING_FACE, PLAIN = "Hugging Face", "torch.nn.Transformer"
+OURS, FOR_ONE, ONE_SHAPE = "regard", "for one shape", "one-shape"
 
 
 @dataclass(frozen=True)
@@ -70,20 +73,26 @@ def main(asked: Sequence[str]) -> None:
         assert isinstance(task, Rewrite)
         if asked[:1] == ["--alone"]:
             step = engines(task, work, Path(scratch), {})[asked[1]]()
-            print(asked[1], [step() for _ in range(4)])
+            some = len(task.batches) if asked[1] == OURS else 4  # ours are compiled for few shapes, and meet them all
+            print(asked[1], sum(step() for _ in range(some)))
         elif "--fill" in asked:
             command = [sys.executable, "-m", "bench.train_translation", "--alone"]
-            made = engines(task, work, Path(scratch), {})
+            made = racing(engines(task, work, Path(scratch), {}), asked)
             names = [name for name in made if "bucketed" not in name]  # which are compiled as default ones are
             for process in [subprocess.Popen([*command, name, *asked]) for name in names]:
                 process.wait()
         else:
-            compare(task, work, Path(scratch))
+            compare(task, work, Path(scratch), asked)
+
+
+def racing(made: Makers, asked: Sequence[str]) -> Makers:
+    return {name: make for name, make in made.items() if ONE_SHAPE not in asked or name == OURS or FOR_ONE in name}
 
 
 def note(task: Rewrite, work: Work, chosen: dict[str, int]) -> str:
     sizes = ", ".join(map(str, work.rows))
     held = " and ".join(f"{rows} for {peer}" for peer, rows in chosen.items())
+    held = f": {held}" if held else ""
     absent = "" if PLAIN in work.peers else f" {PLAIN} is not raced here: torch.compile takes minutes for it."
     how = "bf16 autocast, torch.compile on all sides, our steps recorded" if work.backend else "fp32, no compile"
     shape = "×".join(map(str, (work.rows[-1], *longest(task))))
@@ -91,12 +100,12 @@ def note(task: Rewrite, work: Work, chosen: dict[str, int]) -> str:
     return (
         f"Transformer {work.size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, "
         f"{work.tokens:,} tokens a batch for us and for bucketed peers; default batches are of random order and "
-        f"hold as many sentences as suit a peer best ({sizes} were tried): {held}; AdamW (fused), label "
+        f"hold as many sentences as suit a peer best ({sizes} were tried){held}; AdamW (fused), label "
         f"smoothing, dropout 0.1, {how}.{fixed}{absent}"
     )
 
 
-def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> dict[str, Callable[[], Step]]:
+def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> Makers:
     """How to make each engine; ours first. Once a peer is made, `chosen` has the size of its default batches."""
     vocab = task.tokenizers.target.size
 
@@ -121,28 +130,28 @@ def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> 
         rows = work.rows[-1]
         return partial(learn, drawn(default_batches(task, rows, to=longest(task)), task, rows))
 
-    found: dict[str, Callable[[], Step]] = {"regard": regard}
+    found: Makers = {OURS: regard}
     for peer in work.peers:
         found[f"{peer}, default batches"] = partial(default, peer)
         found[f"{peer}, bucketed batches"] = partial(bucketed, peer)
         if work.backend is not None:
-            found[f"{peer} for one shape"] = partial(of_one_shape, peer)
+            found[f"{peer} {FOR_ONE}"] = partial(of_one_shape, peer)
     return found
 
 
-def compare(task: Rewrite, work: Work, folder: Path) -> None:
+def compare(task: Rewrite, work: Work, folder: Path, asked: Sequence[str]) -> None:
     """A short race is written down at once, so that a longer one that is cut off loses nothing."""
     peaks, chosen = Peaks(), dict[str, int]()
-    made = engines(task, work, folder, chosen)
-    racing = {name: peaks.warmed(name, make, len(task.batches)) for name, make in made.items()}
-    told = note(task, work, chosen)
+    made = racing(engines(task, work, folder, chosen), asked)
+    steps = {name: peaks.warmed(name, make, len(task.batches)) for name, make in made.items()}
+    told, names = note(task, work, chosen), (f"{work.size}, training", f"{work.size}, training, {ONE_SHAPE} alone")
     for rounds in (2, work.rounds) if work is GPU else (work.rounds,):
-        found = race_tokens(f"{work.size}, training", racing, work.steps, rounds=rounds, warm=work.warm)
+        found = race_tokens(names[ONE_SHAPE in asked], steps, work.steps, rounds=rounds, warm=work.warm)
         found.peaks = peaks.bytes
         if work is TINY:
             print(told, found, sep="\n")
         else:
-            report("train_translation", f"Training against {' and '.join(work.peers)}", told, [found])
+            report("train_translation", f"Training against {' and '.join(work.peers)}", told, [found], names)
 
 
 def _quickest(learn: Learn, feeds: dict[int, Feed], warm: int) -> int:
