@@ -54,7 +54,13 @@ class Comparison:
 
 
 def race(
-    name: str, unit: str, engines: dict[str, Callable[[], float]], *, rounds: int = 7, warm: int = 2
+    name: str,
+    unit: str,
+    engines: dict[str, Callable[[], float]],
+    *,
+    rounds: int = 7,
+    warm: int = 2,
+    patience: float = PATIENCE,
 ) -> Comparison:
     """Each engine does its work and returns how much it was; the first one is ours. They take turns in every round, of
     which there are fewer on a slow machine."""
@@ -63,7 +69,7 @@ def race(
     found = Comparison(name, unit, next(iter(engines)), work, {engine: [] for engine in engines})
     begun = clock()
     for number in range(rounds):
-        if number >= LEAST and clock() - begun > PATIENCE:
+        if number >= LEAST and clock() - begun > patience:
             break
         for engine, run in engines.items():
             before = clock()

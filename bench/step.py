@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from bench.harness import Comparison, clock, race
+from bench.harness import PATIENCE, Comparison, clock, race
 from regard.config import TrainConfig
-from regard.fast.loss import quicken
+from regard.fast import quicken
 from regard.tasks import Loss, Steady, Task
 from regard.training import start
 from regard.training.compiled import compile_in_place
@@ -101,16 +102,29 @@ def rate(step: Step, least: float = 2.0, warm: int = 1) -> float:
 
 
 def race_tokens(
-    name: str, engines: dict[str, Step], steps: int, *, rounds: int, warm: int, unit: str = "real target tokens/s"
+    name: str,
+    engines: dict[str, Step],
+    steps: int,
+    *,
+    rounds: int,
+    warm: int,
+    least: int = 0,
+    patience: float = PATIENCE,
+    unit: str = "real target tokens/s",
 ) -> Comparison:
-    """Batches differ in size, so every engine's tokens are summed over all rounds."""
+    """A turn is so many steps, and more of them for whoever has not learnt from `least` tokens by then: few small
+    batches are a matter of luck. Batches differ in size, so every engine's tokens are summed over all rounds."""
     done: dict[str, list[int]] = {engine: [] for engine in engines}
 
     def run(engine: str) -> float:
-        done[engine].append(sum(engines[engine]() for _ in range(steps)))
+        tokens = sum(engines[engine]() for _ in range(steps))
+        while tokens < least:
+            tokens += engines[engine]()
+        done[engine].append(tokens)
         return 1.0
 
-    found = race(name, unit, {e: lambda e=e: run(e) for e in engines}, rounds=rounds, warm=warm)  # type: ignore[misc]
+    turns = {engine: partial(run, engine) for engine in engines}
+    found = race(name, unit, turns, rounds=rounds, warm=warm, patience=patience)
     for engine in engines:
         tokens = done[engine][-len(found.seconds[engine]) :]
         mean = sum(tokens) / len(tokens)

@@ -14,6 +14,7 @@ padding, and nothing left to be asked at each step.
 from __future__ import annotations
 
 import itertools
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,8 @@ Learn = Callable[[Feed], int]  # one update on the next batch; how many real tok
 Makers = dict[str, Callable[[], Step]]
 
 HUGGING_FACE, PLAIN = "Hugging Face", "torch.nn.Transformer"
+TURNS = 3  # in which a peer's batches of several sizes are tried
+PATIENCE = 70.0  # seconds: default batches differ much, and few rounds of them say little
 OURS, FOR_ONE, ONE_SHAPE = "regard", "for one shape", "one-shape"
 
 
@@ -57,10 +60,11 @@ class Work:
     rounds: int
     warm: int  # rounds
     peers: tuple[str, ...] = (HUGGING_FACE, PLAIN)
+    least: int = 0  # tokens of a round
 
 
 GPU = Work("cuda", "inductor", "base", 16_384, (256, 1024), 12, 8, 1, (HUGGING_FACE,))  # note() says why no other
-CPU = Work("cpu", None, "small", 4096, (32, 64, 128), 2, 7, 1)
+CPU = Work("cpu", None, "small", 4096, (16, 32, 64), 1, 9, 1, least=3000)
 TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1)
 
 
@@ -146,7 +150,10 @@ def compare(task: Rewrite, work: Work, folder: Path, asked: Sequence[str]) -> No
     steps = {name: peaks.warmed(name, make, len(task.batches)) for name, make in made.items()}
     told, names = note(task, work, chosen), (f"{work.size}, training", f"{work.size}, training, {ONE_SHAPE} alone")
     for rounds in (2, work.rounds) if work is GPU else (work.rounds,):
-        found = race_tokens(names[ONE_SHAPE in asked], steps, work.steps, rounds=rounds, warm=work.warm)
+        found = race_tokens(
+            names[ONE_SHAPE in asked], steps, work.steps,
+            rounds=rounds, warm=work.warm, least=work.least, patience=PATIENCE,
+        )  # fmt: skip
         found.peaks = peaks.bytes
         if work is TINY:
             print(told, found, sep="\n")
@@ -155,10 +162,15 @@ def compare(task: Rewrite, work: Work, folder: Path, asked: Sequence[str]) -> No
 
 
 def _quickest(learn: Learn, feeds: dict[int, Feed], warm: int) -> int:
-    """The size whose batches give most tokens a second. One model learns from all, so that it is compiled once."""
+    """The size whose batches give most tokens a second, by the median of some turns: machines have slow moments. One
+    model learns from all, so that it is compiled once."""
     if len(feeds) == 1:
         return next(iter(feeds))
-    return max(feeds, key=lambda rows: rate(partial(learn, feeds[rows]), warm=warm))
+    found: dict[int, list[float]] = {rows: [] for rows in feeds}
+    for turn in range(TURNS):
+        for rows, feed in feeds.items():
+            found[rows].append(rate(partial(learn, feed), 1.0, warm=0 if turn else warm))
+    return max(found, key=lambda rows: statistics.median(found[rows]))
 
 
 def _learner(model: nn.Module, loss_of: Loss, device: str) -> Learn:
