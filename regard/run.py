@@ -22,7 +22,7 @@ from regard.data.tokenizer import signatures
 from regard.device import find_device
 from regard.disk import write
 from regard.errors import ConfigError, DataError, RegardError, writing
-from regard.fast.loss import quicken
+from regard.fast import quicken
 from regard.interop.recipe import NOWHERE
 from regard.models import build, schema
 from regard.pipeline import Pipeline, load, read_run

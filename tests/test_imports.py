@@ -41,7 +41,7 @@ MAY: dict[str, set[str]] = {
     "models": {"core", "config"},
     "decode": {"core.state", "core.autoregressive", "core.changes"},
     "tasks": {"core", "data", "decode", "metrics"},
-    "training": {"config", "core.block", "core.head", "tasks"},
+    "training": {"config", "core.autoregressive", "core.block", "core.head", "tasks"},
     "view": {"core"},
     "laws": {"core", "decode"},
     "prepare": {"config", "data", "metrics", "tasks"},

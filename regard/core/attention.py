@@ -128,7 +128,7 @@ class Attention(Packable):
         if not self.alike or not torch.is_grad_enabled():
             return None
         bias = None if self.alike[0].bias is None else torch.cat([part.bias for part in self.alike])
-        return product(x, torch.cat([part.weight for part in self.alike]), bias)
+        return product(x, torch.cat([part.weight for part in self.alike]), bias, self.times)
 
     @property
     def minded(self) -> bool:
@@ -147,12 +147,13 @@ class Attention(Packable):
             q, mask = _gather(q, kv.rows), mask.shared(batch, kv.rows)
         place = _place(q, kv, mask)
         dots = score.prepare(q, kv.keys, place)
-        if mask.spans is not None and not _laid(dots, kv, mask.spans):
-            q, k, v = (_unpack(t, mask.spans) for t in (q, kv.keys, kv.values))
-            return mask.spans.pack(self._look(q, KV.of(k, v), mask.unpacked()))
+        dropout = self.dropout if self.training else 0.0
+        if (spans := mask.spans) is not None and not _laid(dots, kv, spans, dropout):
+            q, k, v = _unpack(q, spans.asking), _unpack(kv.keys, spans), _unpack(kv.values, spans)
+            return spans.asking.pack(self._look(q, KV.of(k, v), mask.unpacked()))
         if dots is None:
             return self.read(_scatter(_weigh(score(q, kv.keys, place), mask), batch), kv)
-        context = _scatter(_fused(dots, kv, mask, self.dropout if self.training else 0.0), batch)
+        context = _scatter(_fused(dots, kv, mask, dropout), batch)
         if self.gain is not None:
             context = context * self.gain.to(context)[:, None, None]
         for probe in self.probes:
@@ -194,7 +195,7 @@ class Attention(Packable):
     def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:
         """The rows that a probe asked for, from the same q, k and mask as the fused kernel's."""
         if (spans := mask.spans) is not None:  # shown as if the batch had been padded
-            dots = dots._replace(q=_unpack(dots.q, spans), k=_unpack(dots.k, spans))
+            dots = dots._replace(q=_unpack(dots.q, spans.asking), k=_unpack(dots.k, spans))
             mask, batch = mask.unpacked(), len(spans.real)
         q, k = _scatter(dots.q, batch), dots.k
         rows = probe.rows(q.shape[-2], q.device)
@@ -254,9 +255,9 @@ def _unpack(t: Tensor, spans: Spans) -> Tensor:
     return spans.unpack(t.transpose(1, 2)).transpose(1, 2)
 
 
-def _laid(dots: Dots | None, kv: KV, spans: Spans) -> bool:
+def _laid(dots: Dots | None, kv: KV, spans: Spans, dropout: float) -> bool:
     """Whether rows can be looked at as they lie end to end."""
-    return dots is not None and dots.bias is None and spans.takes(dots.q, dots.k, kv.values)
+    return dots is not None and dots.bias is None and spans.takes(dots.q, dots.k, kv.values, dropout=dropout)
 
 
 def _place(q: Tensor, kv: KV, mask: Mask) -> Place:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.core.documents import Documents
 from regard.core.head import Head
+from regard.core.spans import Along
 from regard.core.state import State
 
 
@@ -31,6 +32,7 @@ class Autoregressive(nn.Module):
     recordable: bool = (
         True  # a training step is many kernels; False: a few long ones, which gain nothing from a recording
     )
+    along: Along | None = None  # attention for rows that lie end to end, where it learns and there is such a kernel
     writer: Any = None  # searches in one call, where it was prepared for that
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
@@ -47,11 +49,17 @@ class Autoregressive(nn.Module):
         return self.head.logits(hidden[:, -1]), state
 
     def forward(
-        self, source: Tensor | None, real: Tensor | None, target: Tensor, told: Tensor | None = None
+        self,
+        source: Tensor | None,
+        real: Tensor | None,
+        target: Tensor,
+        told: Tensor | None = None,
+        asked: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """Training enters here by __call__, so that the hooks of DDP and FSDP run.
 
         `told` (B, T): where it is False, the model hears its own likeliest word instead of the target's.
+        `asked` (B, T): where it is False, nobody asks what follows, and a system may leave that out.
         """
         return self._hear(target, told, self.start(source, real, rows=len(target)))
 
@@ -94,6 +102,7 @@ class Sourceless(Autoregressive):
         real: Tensor | None,
         target: Tensor,
         told: Tensor | None = None,
+        asked: Tensor | None = None,
         *,
         documents: Tensor | Documents | None = None,
         past: Any = None,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from regard.core.linear import ALIGNED, Product
+from regard.core.linear import ALIGNED, Product, Times
 from regard.errors import ConfigError
 
 Spread = Callable[[Tensor, Tensor, Tensor | None, int, float], tuple[Tensor, Tensor, Tensor]]
@@ -45,13 +45,13 @@ class Head(Product):
         self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
         if tied is None:
             nn.init.normal_(self.weight, std=dim**-0.5)
-        self.spread: Spread = _spread
+        self.spread: Spread = spread
 
     def compile(self, *args: Any, **how: Any) -> None:
         """What stands between its products, in one kernel or two, where nobody has brought a better one; chunks of
         rows have no graph."""
-        if self.spread is _spread:
-            self.spread = torch.compile(_spread, *args, **how)
+        if self.spread is spread:
+            self.spread = torch.compile(spread, *args, **how)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.product(hidden)
@@ -88,7 +88,9 @@ class Head(Product):
         elif real is not None:
             at = real.flatten().nonzero().squeeze(1)
             states, words = states.index_select(0, at), words.index_select(0, at)
-        total, nll = _CrossEntropy.apply(states, self.weight, self.bias, words, share, smoothing, self.spread)
+        total, nll = _CrossEntropy.apply(
+            states, self.weight, self.bias, words, share, smoothing, self.spread, self.times
+        )
         return Loss(total, len(words) if share is None or count is None else count, {"nll": nll})
 
 
@@ -108,6 +110,7 @@ class _CrossEntropy(torch.autograd.Function):
         share: Tensor | None,
         smoothing: float,
         spread: Spread,
+        times: Times,
     ) -> tuple[Tensor, Tensor]:
         learning = any(ctx.needs_input_grad)
         d_hidden = torch.empty_like(hidden) if learning else None
@@ -123,14 +126,14 @@ class _CrossEntropy(torch.autograd.Function):
             for start in range(0, len(words), rows):
                 h, y = hidden[start : start + rows].to(kind), words[start : start + rows, None]
                 w = None if share is None else share[start : start + rows, None].to(total.dtype)
-                z = _logits(h, matrix, shift, room[: len(h)])
+                z = times(h, matrix.T, room[: len(h)], bias=shift)
                 lost, surprise, dz = spread(z, y, w, vocab, smoothing)
                 total += lost
                 nll += surprise
                 if d_hidden is None or d_matrix is None:
                     continue
-                d_hidden[start : start + rows] = dz @ matrix
-                _add_product(d_matrix, dz.T, h)
+                d_hidden[start : start + rows] = times(dz, matrix)
+                _add_product(d_matrix, dz.T, h, times)
                 if d_bias is not None:
                     d_bias += dz.sum(0)[:vocab]
         ctx.save_for_backward(d_hidden, None if d_matrix is None else d_matrix[:vocab], d_bias)
@@ -140,24 +143,20 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), None, None, None, None
+        return *(None if d is None else d * grad.to(d.dtype) for d in ctx.saved_tensors), *[None] * 5
 
 
-def _logits(h: Tensor, matrix: Tensor, shift: Tensor | None, to: Tensor) -> Tensor:
-    return torch.mm(h, matrix.T, out=to) if shift is None else torch.addmm(shift, h, matrix.T, out=to)
-
-
-def _add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
+def _add_product(to: Tensor, a: Tensor, b: Tensor, times: Times) -> None:
     """a·b is added, without being rounded to 16 bits first where a GPU can."""
     if to.dtype == a.dtype:
-        to.addmm_(a, b)
+        times(a, b, to, add=True)
     elif to.is_cuda:
         torch.addmm(to, a, b, out_dtype=to.dtype, out=to)
     else:
         to += a @ b
 
 
-def _spread(z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+def spread(z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
     """What stands between the products: the loss, the loss without smoothing, and the gradient by z."""
     kind, z = z.dtype, z.to(_exact(z))
     gold, top = z.gather(1, y), z.amax(-1, keepdim=True)

@@ -17,7 +17,7 @@ from regard.core.changes import mark, notice_optimizers
 
 LARGE = 2**17  # numbers in a matrix: a smaller one is multiplied before a packed product has begun
 ALONE = 2**19  # the same for one vector, where the matrix is near
-WORTH = 2**24  # multiplications of a product in training for which oneDNN is called by name
+WORTH = 2**23  # multiplications of a product in training that are worth a call of our own
 ALIGNED = 64  # rows of a matrix on a GPU are a multiple of this
 ROWS = 32  # the layout is chosen for about so many vectors at a time; measured to suit one as well as hundreds
 NEAR = 2**23  # numbers in a model: so many stay in a CPU's cache from one word to the next
@@ -26,6 +26,7 @@ FEW = 4  # vectors that a matrix from further away is multiplied by at least: AV
 
 M = TypeVar("M", bound=nn.Module)
 Multiply = Callable[[Tensor], Tensor]  # x -> Wx + b
+Times = Callable[..., Tensor]  # as `times` below
 Layout = Callable[[Tensor, Tensor | None], Multiply | None]  # W and b -> how they are multiplied; None: as ever
 
 
@@ -73,39 +74,44 @@ def swiftest(weight: Tensor, bias: Tensor | None, model: int = TURNED + 1) -> Mu
     return onednn(weight, bias, model) or aligned(weight, bias)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Wx + b while gradients are recorded."""
-    learnt = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    if not learnt or torch.compiler.is_compiling() or not _by_onednn(x, weight):
+def times(a: Tensor, b: Tensor, to: Tensor | None = None, *, bias: Tensor | None = None, add: bool = False) -> Tensor:
+    """a·b + bias for (m, k) and (k, n); into `to`, or added to what is there."""
+    if to is None:
+        return a @ b if bias is None else torch.addmm(bias, a, b)
+    if add:
+        return to.addmm_(a, b)
+    return torch.mm(a, b, out=to) if bias is None else torch.addmm(bias, a, b, out=to)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, by: Times = times) -> Tensor:
+    """Wx + b while gradients are recorded; `by` is somebody's own, where there is enough to do."""
+    if by is times or not _worth(x, weight) or recorded() or torch.is_autocast_enabled(x.device.type):
         return F.linear(x, weight, bias)
-    y: Tensor = _Learnt.apply(x, weight, bias)
-    return y
+    y: Tensor = _Learnt.apply(x.flatten(0, -2), weight, bias, by)
+    return y.view(*x.shape[:-1], len(weight))
+
+
+def _worth(x: Tensor, weight: Tensor) -> bool:
+    learnt = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return learnt and x.dim() > 1 and x.numel() * len(weight) >= WORTH
 
 
 class _Learnt(torch.autograd.Function):
-    """Wx + b and dx by oneDNN, which took 0.8 to 0.9 of the time that `F.linear` takes by MKL (on an AMD processor; two
-    thirds of the products of training). dW would have to be turned first, and stays as it is."""
+    """Wx + b of vectors (N, wide), and its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, by: Times) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _onednn(x, weight, bias)
+        ctx.by = by
+        return by(x, weight.T, bias=bias)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        rows = dy.flatten(0, -2)
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        dx = None
-        if of_x:  # by its own name where nobody asks for gradients of gradients
-            dx = product(dy, weight.T, None) if torch.is_grad_enabled() else _onednn(dy, weight.T, None)
-        return dx, rows.T @ x.flatten(0, -2) if of_weight else None, rows.sum(0) if of_bias else None
-
-
-def _by_onednn(x: Tensor, weight: Tensor) -> bool:
-    in_float = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and x.dim() > 1
-    large = x.numel() * weight.shape[0] >= WORTH
-    return in_float and large and torch.backends.mkldnn.is_available() and not torch.is_autocast_enabled("cpu")
+        by = times if torch.is_grad_enabled() else ctx.by  # whose gradients somebody asks for, PyTorch must know
+        of_x, of_weight, of_bias, _ = ctx.needs_input_grad
+        dx, dw = by(dy, weight) if of_x else None, by(dy.T, x) if of_weight else None
+        return dx, dw, dy.sum(0) if of_bias else None, None
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -145,6 +151,7 @@ class Packable(nn.Module):
     """Can prepare itself for being asked and no longer trained."""
 
     packed: Packed | None = None
+    times: Times = staticmethod(times)  # what it multiplies by while it learns, where nobody has brought a quicker one
 
     def pack(self, layout: Layout = swiftest) -> None:
         raise TypeError(f"{type(self).__name__} must define pack")
@@ -162,7 +169,7 @@ class Product(Packable):
             return self.packed.product(input)
         if self.bias is not None and torch.compiler.is_compiling() and input.numel() == input.shape[-1]:
             return F.linear(input, self.weight) + self.bias  # of one vector, a compiler makes one kernel with the rest
-        return product(input, self.weight, self.bias)
+        return product(input, self.weight, self.bias, self.times)
 
     def pack(self, layout: Layout = swiftest) -> None:
         packed = Packed(self._parameters, layout=layout)

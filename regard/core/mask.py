@@ -106,8 +106,8 @@ class Mask:
         """The same once the packed rows are side by side again: padding neither looks nor is seen."""
         if self.spans is None:
             return self
-        real = self.spans.real
-        return Mask(self.causal, pairs=real[:, None, :, None] & real[:, None, None, :])
+        asking, real = self.spans.asking.real, self.spans.real
+        return Mask(self.causal, pairs=asking[:, None, :, None] & real[:, None, None, :])
 
     @property
     def own(self) -> Tensor | None:
@@ -144,7 +144,7 @@ class Mask:
             own = self.segments.gather(1, at.expand(len(self.segments), -1))  # (B, Q)
             near = near & (own[..., None] == self.segments[:, None, :])
         if self.spans is not None:
-            near = near & (self.spans.rows[at][..., None] == self.spans.rows)
+            near = near & (self.spans.asking.rows[at][..., None] == self.spans.rows)
         return near[None, None] if near.ndim == 2 else near[:, None]
 
 

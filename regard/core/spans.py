@@ -4,13 +4,15 @@
 
 What happens at each position alone does not care how its neighbours lie. Attention does: it runs over groups of rows of
 one length, which are a view of the packed batch, or of about one length, where another call costs more than padding.
-Where a training step is recorded on a GPU, nobody may ask how long rows are: one kernel is told where each begins.
+Where a training step is recorded on a GPU, nobody may ask how long rows are: one kernel is told where each begins. So
+is the accelerator's on a CPU, whose rows may look at those of another batch, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +37,12 @@ class Spans:
         held = [length for length in lengths.tolist() if length] or [0]
         self.groups = [_Group(some, real.device) for some in _alike(held, spare)]
 
-    def takes(self, *heads: Tensor) -> bool:
+    @property
+    def asking(self) -> Spans:
+        """Where the rows of queries lie, if they are not their own: row i looks at row i."""
+        return self
+
+    def takes(self, *heads: Tensor, dropout: float) -> bool:
         """Whether `look` is for such queries, keys and values; others are looked at side by side."""
         return True
 
@@ -72,7 +79,7 @@ class SteadySpans(Spans):
         places = torch.arange(len(self.at), device=self.at.device, dtype=torch.int32)
         return torch.searchsorted(self.starts[1:], places, right=True)
 
-    def takes(self, *heads: Tensor) -> bool:
+    def takes(self, *heads: Tensor, dropout: float) -> bool:
         return fits(*heads)
 
     def pack(self, x: Tensor) -> Tensor:
@@ -88,6 +95,46 @@ class SteadySpans(Spans):
     def look(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float) -> Tensor:
         q, k, v = (t.squeeze(0).transpose(0, 1) for t in (q, k, v))  # t[0] would cost its gradient one copy more
         context = look_along(q, k, v, self.starts, self.longest, causal=causal, dropout=dropout, scale=scale)
+        return context.transpose(0, 1)[None]
+
+
+class Along(Protocol):
+    """A kernel for rows end to end: queries (N, H, D) look at keys and values (M, H, D)."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, asking: Tensor, asked: Tensor, *, causal: bool, scale: float
+    ) -> Tensor:
+        """`asking` and `asked`, (B + 1,): where rows of queries and of keys begin, and the last of them ends."""
+
+
+class Rows(Spans):
+    """In the order that they came in, for a kernel on a CPU."""
+
+    def __init__(self, real: Tensor, along: Along, asking: Rows | None = None) -> None:
+        self.real, self.along, self.others = real, along, asking
+        self.at = real.flatten().nonzero().squeeze(1)
+        self.starts = F.pad(real.sum(1).cumsum(0), (1, 0)).to(torch.int32)
+
+    @property
+    def asking(self) -> Rows:
+        return self.others or self
+
+    @property
+    def rows(self) -> Tensor:  # type: ignore[override]
+        return self.at // self.real.shape[1]
+
+    @property
+    def places(self) -> Tensor:
+        """(1, N) where in its row each packed token stands."""
+        return (self.at % self.real.shape[1])[None]
+
+    def takes(self, *heads: Tensor, dropout: float) -> bool:
+        alike = len({t.shape[-1] for t in heads}) == 1
+        return alike and dropout == 0 and all(t.dtype == torch.float32 for t in heads)
+
+    def look(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float) -> Tensor:
+        q, k, v = (t.squeeze(0).transpose(0, 1) for t in (q, k, v))
+        context = self.along(q, k, v, self.asking.starts, self.starts, causal=causal, scale=scale)
         return context.transpose(0, 1)[None]
 
 

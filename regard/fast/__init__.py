@@ -9,6 +9,10 @@ reader   an encoder in one call
 writer   a whole search in one call
 native/  the C++
 
+and for one that learns there:
+
+learning  products of gradients, the loss of logits, and attention of rows that lie end to end
+
 On a GPU, searches whose steps are captured (`regard.decode.captured`), in kernels of our own:
 
 early    kernels that begin before the one before them has ended
@@ -29,16 +33,17 @@ from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.block import Encoder
-from regard.core.linear import Layout, pack
+from regard.core.head import Head
+from regard.core.linear import Layout, Packable, pack
 from regard.decode.captured import capture
 from regard.errors import ConfigError, nearest
-from regard.fast import kernels, narrow
+from regard.fast import kernels, learning, loss, narrow
 from regard.fast.build import Unbuilt, library
 from regard.fast.matrix import Matrix, in_bytes
 from regard.fast.reader import Reader
 from regard.fast.writer import Writer
 
-__all__ = ["Arithmetic", "Matrix", "Reader", "Unbuilt", "Writer", "in_bytes", "library", "prepare"]
+__all__ = ["Arithmetic", "Matrix", "Reader", "Unbuilt", "Writer", "in_bytes", "library", "prepare", "quicken"]
 
 Arithmetic = Literal["fp32", "int8"]
 
@@ -62,6 +67,20 @@ def prepare(model: M, arithmetic: str = "fp32") -> M:
         if isinstance(part, Encoder):
             part.reader = Reader(part, whole=whole)
     return capture(pack(model, layout), kernels=narrow)
+
+
+def quicken(model: nn.Module) -> None:
+    """Makes a model ready to learn where it is: what stands between the products of its head in one kernel, and on a
+    CPU products and attention by the accelerator. Nobody hears of it where there is none."""
+    like = next(model.parameters(), None)
+    native = like is not None and learning.suits(like)
+    for part in model.modules():
+        if type(part) is Head and (native or loss.suits(part.weight)):
+            part.spread = learning.spread if native else loss.spread
+        if native and isinstance(part, Packable):
+            part.times = learning.times
+        if native and isinstance(part, Autoregressive):
+            part.along = learning.along
 
 
 def _in_bytes(like: Tensor) -> Layout:

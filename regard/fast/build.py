@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from ctypes import c_char_p, c_int, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_void_p
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -123,8 +123,11 @@ def _begun(words: list[str]) -> subprocess.Popen[str]:
 def _parts() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Object files, with the source and the flags of each."""
     flags = (*FLAGS, "-pthread", *(("-DX86",) if X86 else ()))
-    kernels = {name: ("kernels.cpp", (*flags, *more)) for name, more in PROCESSORS.items() if X86 or not more}
-    return {"engine": ("engine.cpp", flags), **kernels}
+    parts = {part: (f"{part}.cpp", flags) for part in ("engine", "teacher")}
+    for name, more in PROCESSORS.items():
+        if X86 or not more:
+            parts |= {f"{part}-{name}": (f"{part}.cpp", (*flags, *more)) for part in ("kernels", "learning")}
+    return parts
 
 
 def _kept(words: list[str]) -> Path:
@@ -186,6 +189,14 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
         ("regard_product", c_int, [c_void_p, c_void_p, c_int, c_void_p]),
         ("regard_read", c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),
         ("regard_search", c_int, [c_void_p, c_void_p, c_void_p, c_int]),
+        (
+            "regard_multiply",
+            c_int,
+            [c_char_p, c_void_p, c_int, c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_int],
+        ),
+        ("regard_lose", c_int, [c_char_p, c_void_p, c_int, c_int, c_void_p, c_float, c_void_p, c_void_p, c_int]),
+        ("regard_look", c_int, [c_char_p, c_void_p, c_void_p, c_void_p, c_int]),
+        ("regard_unlook", c_int, [c_char_p, *[c_void_p] * 6, c_int]),
     ):
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments

@@ -10,9 +10,8 @@ twice: the gradient takes the place of the logits.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.core.head import Head
 from regard.fast.early import INTERPRETED, triton
 from regard.fast.kernels import KINDS, LOWEST
 
@@ -82,10 +81,3 @@ def spread(z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float)
 
 def suits(like: Tensor) -> bool:
     return triton is not None and (like.is_cuda or INTERPRETED) and like.dtype in KINDS
-
-
-def quicken(model: nn.Module) -> None:
-    """Heads that lose by this kernel from now on, where there is one."""
-    for part in model.modules():
-        if type(part) is Head and suits(part.weight):
-            part.spread = spread

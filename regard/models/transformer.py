@@ -9,8 +9,10 @@ also written, all at once. `norm = "pre"` moves the norm inside the residual, as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Self
 
+import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -20,10 +22,12 @@ from regard.core.autoregressive import Autoregressive
 from regard.core.block import RESIDUALS, Block, FeedForward
 from regard.core.dropout import dropout
 from regard.core.head import Head
+from regard.core.linear import recorded
 from regard.core.mask import Mask
 from regard.core.norm import NORMS
 from regard.core.position import POSITIONS
 from regard.core.score import Location, Score
+from regard.core.spans import Rows
 from regard.core.state import KV, Memory, State
 from regard.errors import ConfigError
 
@@ -128,27 +132,69 @@ class Transformer(Autoregressive):
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
         if source is None:
             raise ValueError("a Transformer reads a source before it writes; give start the source tokens")
-        mask = Mask(keys=real)
-        x = self._embed(source, Side(self.source_words, self.source_positions, self.source_norm), 0)
-        for block in self.encoder:
-            x, _ = block(x, mask)
-        x = self.encoder_norm(x)
-        keys: list[KV] = [block.cross.project(x) for block in self.decoder]  # type: ignore[operator, union-attr]
+        keys = self._read(self._embed(source, self._source_side, 0), Mask(keys=real))
         return State(Memory(keys, real), past=[None] * len(self.decoder))
 
     def states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         written, memory = tokens.shape[1], state.memory
         mask, memory_mask = Mask.after(state.length, written, state.lengths), Mask(keys=memory.real)
-        x = self._embed(tokens, Side(self.words, self.positions, self.norm), state.length, state.lengths)
-        past = []
-        for block, seen, keys in zip(self.decoder, state.past, memory.keys, strict=True):
+        x = self._embed(tokens, self._side, state.length, state.lengths)
+        x, past = self._write(x, mask, state.past, memory.keys, memory_mask)
+        return x, state.after(written, past)
+
+    def forward(
+        self,
+        source: Tensor | None,
+        real: Tensor | None,
+        target: Tensor,
+        told: Tensor | None = None,
+        asked: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Where there is a kernel for rows end to end, padding of both sides is left out, and no state comes of it."""
+        along = None if told is not None or recorded() else self.along
+        if along is None or source is None or real is None or asked is None:
+            return super().forward(source, real, target, told)
+        reading, writing = Rows(real, along), Rows(asked, along)
+        keys = self._read(self._embed_rows(source, self._source_side, reading), Mask(spans=reading))
+        y, mask = self._embed_rows(target, self._side, writing), Mask(causal=True, spans=writing)
+        across = Mask(spans=Rows(real, along, asking=writing))
+        y, _ = self._write(y, mask, [None] * len(self.decoder), keys, across)
+        return writing.unpack(y), State()
+
+    def _read(self, x: Tensor, mask: Mask) -> list[KV]:
+        """The source, as each block of the decoder looks at it."""
+        for block in self.encoder:
+            x, _ = block(x, mask)
+        x = self.encoder_norm(x)
+        return [block.cross.project(x) for block in self.decoder]  # type: ignore[operator, union-attr]
+
+    def _write(
+        self, x: Tensor, mask: Mask, past: Sequence[KV | None], memory: Sequence[KV], memory_mask: Mask
+    ) -> tuple[Tensor, list[KV]]:
+        after = []
+        for block, seen, keys in zip(self.decoder, past, memory, strict=True):
             x, seen = block(x, mask, past=seen, memory=keys, memory_mask=memory_mask)
-            past.append(seen)
-        return self.decoder_norm(x), state.after(written, past)
+            after.append(seen)
+        return self.decoder_norm(x), after
+
+    @property
+    def _source_side(self) -> Side:
+        return Side(self.source_words, self.source_positions, self.source_norm)
+
+    @property
+    def _side(self) -> Side:
+        return Side(self.words, self.positions, self.norm)
 
     def _embed(self, tokens: Tensor, side: Side, start: int, own: Tensor | None = None) -> Tensor:
+        return self._placed(tokens, side, side.positions(start, tokens.shape[1], own))
+
+    def _embed_rows(self, tokens: Tensor, side: Side, rows: Rows) -> Tensor:
+        """(B, T) -> (1, N, dim)."""
+        return self._placed(rows.pack(tokens), side, F.embedding(rows.places, side.positions(0, tokens.shape[1])))
+
+    def _placed(self, tokens: Tensor, side: Side, positions: Tensor) -> Tensor:
         x = side.words(tokens) * (self.config.dim**0.5 if self.config.scaled else 1.0)
-        x = side.norm(x + side.positions(start, tokens.shape[1], own).to(x))
+        x = side.norm(x + positions.to(x))
         return dropout(x, self.config.dropout) if self.training else x
 
 

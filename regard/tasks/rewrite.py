@@ -107,8 +107,8 @@ class Rewrite(Steady):
         settings, carried = self.settings, before or {}
         told, wanted = batch.target[:, :-1], batch.target[:, 1:]
         heard = coins(told, chance_of_truth(carried.get("batches", 0), settings))
-        hidden, state = model(batch.source, batch.real, told, heard)
         real = batch.written[:, 1:]
+        hidden, state = model(batch.source, batch.real, told, heard, real)
         loss: Loss = model.head(  # type: ignore[operator]
             hidden, wanted, real=real, count=batch.count, smoothing=settings.smoothing
         )

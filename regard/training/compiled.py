@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from regard.core.autoregressive import Autoregressive
 from regard.core.block import Block
 from regard.core.head import Head
 from regard.errors import ConfigError
@@ -24,6 +25,8 @@ def compile_in_place(model: nn.Module, backend: str = "inductor") -> None:
     limits.recompile_limit = max(limits.recompile_limit, GRAPHS)  # beyond it a block would run as it is, unsaid
     for part in parts:
         part.compile(backend=backend)
+    if isinstance(model, Autoregressive):
+        model.along = None  # a graph wants shapes that do not depend on the data
 
 
 def graphs() -> int:

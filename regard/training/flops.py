@@ -65,11 +65,6 @@ def _lstm_layer_backward(x: Shape, w: Shape, u: Shape, *_: Any, **__: Any) -> in
     return 2 * _recurrent(x, (w, u), 2)
 
 
-def _product(x: Shape, weight: Shape, *_: Any, **__: Any) -> int:
-    """Vectors in the last dimension of x, and a matrix of which each row gives a number."""
-    return 2 * math.prod(x) * weight[0]
-
-
 def _added_product(result: Shape, a: Shape, b: Shape, *_: Any, **__: Any) -> int:
     """A product that is added to what is there already."""
     return 2 * math.prod(a) * b[-1]
@@ -78,7 +73,6 @@ def _added_product(result: Shape, a: Shape, b: Shape, *_: Any, **__: Any) -> int
 FORMULAS = {
     torch.ops.aten.addmm_: _added_product,  # causal convolutions and the head on a CPU
     torch.ops.aten.addmm: _added_product,  # PyTorch's own fails for a sum in another precision, the head's on a GPU
-    torch.ops.mkldnn._linear_pointwise: _product,  # large products on a CPU
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     torch.ops.aten._cudnn_rnn: _recurrent,  # RNN, GRU and LSTM on a GPU, all layers in one call

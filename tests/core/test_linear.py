@@ -57,51 +57,6 @@ def test_packed_it_is_torchs_linear(
         )
 
 
-LEARNT = [(2, 6), (5, 7, 6), (1, 1, 6), (0, 6)]
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", LEARNT)
-@pytest.mark.parametrize("frozen", ["nothing", "x", "weight"])
-def test_learning_by_onednn_it_is_torchs_linear_with_its_gradients(
-    shape: tuple[int, ...], bias: bool, frozen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(linear, "WORTH", 0)
-    layer, x = Linear(6, 9, bias=bias), torch.randn(shape, requires_grad=frozen != "x")
-    layer.weight.requires_grad_(frozen != "weight")
-    y, exact = layer(x), x.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)
-    assert type(y.grad_fn).__name__ == "_LearntBackward"
-    torch.testing.assert_close(y, exact.float(), atol=1e-6, rtol=1e-6)
-    learners = [t for t in (x, *layer.parameters()) if t.requires_grad]
-    found = torch.autograd.grad((y * y.detach().cos()).sum(), learners)
-    wanted = torch.autograd.grad((exact * exact.detach().cos()).sum(), learners)
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
-
-
-def test_gradients_of_its_gradients_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def penalty(learnt: bool) -> tuple[torch.Tensor, ...]:
-        monkeypatch.setattr(linear, "WORTH", 0 if learnt else 2**60)
-        torch.manual_seed(0)
-        layer, x = Linear(6, 9), torch.randn(4, 6, requires_grad=True)
-        (slope,) = torch.autograd.grad(layer(x).tanh().sum(), x, create_graph=True)
-        return torch.autograd.grad(slope.square().sum(), [x, layer.weight])
-
-    for one, other in zip(penalty(True), penalty(False), strict=True):
-        torch.testing.assert_close(one, other)
-
-
-@pytest.mark.parametrize("how", ["nothing is learnt", "in 16 bits", "in 64 bits", "small"])
-def test_what_onednn_is_not_for_is_torchs(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "WORTH", 2**60 if how == "small" else 0)
-    kind = torch.float64 if how == "in 64 bits" else torch.float32
-    layer, x = Linear(6, 9).to(kind), torch.randn(4, 6, dtype=kind)
-    with torch.autocast("cpu", torch.bfloat16, enabled=how == "in 16 bits"):
-        y = layer(x) if how != "nothing is learnt" else layer.requires_grad_(False)(x)
-    assert y.dtype == (torch.bfloat16 if how == "in 16 bits" else kind)
-    assert "_Learnt" not in type(y.grad_fn).__name__
-
-
 def test_a_heads_logits_are_packed_too() -> None:
     words = nn.Embedding(11, 6)
     head, x = Head(6, 11, tied=words), torch.randn(3, 6)

@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="Triton is not installed; pip install trito
 
 from regard.core import head as core  # noqa: E402
 from regard.core.head import Head, Mixture  # noqa: E402
-from regard.fast import loss  # noqa: E402
+from regard.fast import loss, quicken  # noqa: E402
 
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
 KINDS = {torch.float32: 1e-5, HALF: 1e-2}
@@ -39,7 +39,7 @@ def test_loss_and_gradient_of_a_row(
     w = torch.tensor([[1.0], [0.5], [0.0], [1.0]], device=DEVICE) if shared else None
     rows = [0, 1, 3] if smoothing else [0, 1, 2, 3]  # the mean of a row with -inf is -inf
     z, y, w = z[rows], y[rows], None if w is None else w[rows]
-    total, nll, dz = core._spread(z.clone(), y, w, vocab, smoothing)
+    total, nll, dz = core.spread(z.clone(), y, w, vocab, smoothing)
     found, plain, d = loss.spread(z.clone(), y, w, vocab, smoothing)
     within = KINDS[kind]
     torch.testing.assert_close(found, total, rtol=within, atol=within)
@@ -54,9 +54,9 @@ def test_a_head_learns_by_it_what_it_learns_without() -> None:
     quick = Head(8, 30).to(DEVICE)
     quick.load_state_dict(plain.state_dict())
     model = nn.ModuleList([quick, Mixture(8, 30).to(DEVICE)])
-    loss.quicken(model)
+    quicken(model)
     assert quick.spread is loss.spread
-    assert model[1].spread is core._spread  # which has a loss of its own
+    assert model[1].spread is core.spread  # which has a loss of its own
     quick.compile()
     assert quick.spread is loss.spread  # nothing better is compiled
 

@@ -1,19 +1,15 @@
 // Reading a source and searching for the best answers, in one call. The steps are those of models/transformer.py,
 // models/gpt.py and decode/search.py; what is called by which name there is called so here.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <memory>
-#include <new>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 #include "kernels.h"
+#include "sharing.h"
 
 namespace {
 
@@ -70,10 +66,6 @@ struct Answers {           // (sentences, keep), and (sentences, keep, longest)
     int *tokens, *rows;
 };
 
-// Memory that is not written before it is used: what an answer does not need costs nothing.
-using Floats = std::unique_ptr<float[]>;
-Floats floats(size_t count) { return Floats(new float[count + 16]); }
-
 const Kernels* best_kernels() {
 #ifdef X86
     if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
@@ -82,6 +74,19 @@ const Kernels* best_kernels() {
 #endif
     return &plain_kernels;
 }
+
+}  // namespace
+
+const Kernels* kernels_named(const char* name) {
+    const Kernels* by = best_kernels();
+    if (name && strcmp(name, plain_kernels.name) == 0) return &plain_kernels;
+#ifdef X86
+    if (name && strcmp(name, avx2_kernels.name) == 0 && by == &vnni_kernels) return &avx2_kernels;
+#endif
+    return name && strcmp(name, by->name) != 0 ? nullptr : by;
+}
+
+namespace {
 
 // ---- a desk: room for some rows, and what is done with them
 
@@ -518,39 +523,6 @@ private:
     }
 };
 
-// GOMP_parallel of the pool of threads that PyTorch has. Such a pool waits for its next work by spinning, some
-// milliseconds long: threads of another would find their cores taken. Where there is none, threads are made.
-typedef void (*Team)(void (*work)(void*), void* given, unsigned threads, unsigned flags);
-Team team = nullptr;
-
-// work(from, to) on equal shares of [0, count), each in a thread of its own. False: there was not memory enough.
-template <typename Work>
-bool shared_out(int count, int threads, Work work) {
-    std::atomic<bool> enough{true};
-    std::atomic<int> next{0};
-    auto shares = [&] {  // however many threads there are
-        for (int i; (i = next++) < threads;) {
-            try {
-                work(count * (long)i / threads, count * (i + 1L) / threads);
-            } catch (const std::bad_alloc&) {
-                enough = false;
-            }
-        }
-    };
-    std::vector<std::thread> others;
-    if (team && threads > 1) {
-        team([](void* given) { (*(decltype(shares)*)given)(); }, &shares, threads, 0);
-        return enough;
-    }
-    try {
-        while ((int)others.size() + 1 < threads) others.emplace_back(shares);
-    } catch (const std::system_error&) {  // no more threads are to be had
-    }
-    shares();
-    for (std::thread& other : others) other.join();
-    return enough;
-}
-
 }  // namespace
 
 // ---- what Python calls
@@ -559,16 +531,10 @@ extern "C" {
 
 const char* regard_processor() { return best_kernels()->name; }
 
-void regard_team(Team its) { team = its; }
-
 // W (tall, wide) in the layout of these kernels, or of the best; none where the processor has not got them.
 Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide, int whole, const char* kernels) {
-    const Kernels* by = best_kernels();
-    if (kernels && strcmp(kernels, plain_kernels.name) == 0) by = &plain_kernels;
-#ifdef X86
-    if (kernels && strcmp(kernels, avx2_kernels.name) == 0 && by == &vnni_kernels) by = &avx2_kernels;
-#endif
-    if (kernels && strcmp(kernels, by->name) != 0) return nullptr;
+    const Kernels* by = kernels_named(kernels);
+    if (!by) return nullptr;
     const int deep = (wide + STEP - 1) / STEP * STEP, panels = (tall + PANEL - 1) / PANEL;
     Matrix* m = new Matrix{by, tall, wide, deep, panels, nullptr, nullptr, nullptr, nullptr, nullptr};
     m->bias = new float[panels * PANEL]();

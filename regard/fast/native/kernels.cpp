@@ -1,77 +1,21 @@
 #include "kernels.h"
-
-#include <initializer_list>
-#include <math.h>
-#include <string.h>
-
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
-
-// Nothing of the standard library's templates is used here: the linker would keep one copy of them for all processors.
+#include "vectors.h"
 
 #if defined(__AVX512VNNI__)
 #define KERNELS vnni_kernels
+#define LEARNING vnni_learning
 #define NAME "AVX-512 VNNI"
 #elif defined(__AVX2__)
 #define KERNELS avx2_kernels
+#define LEARNING avx2_learning
 #define NAME "AVX2"
 #else
 #define KERNELS plain_kernels
+#define LEARNING plain_learning
 #define NAME "plain C++"
 #endif
 
 namespace {
-
-typedef float Floats __attribute__((vector_size(32)));
-typedef int32_t Ints __attribute__((vector_size(32)));
-
-inline Floats load(const float* from) {
-    Floats v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
-inline void store(float* to, Floats v) { memcpy(to, &v, sizeof v); }
-
-// a * b + c, in one rounding where the processor can: said and not left to the compiler, so that every row is alike.
-inline Floats fused(Floats a, Floats b, Floats c) {
-#ifdef __FMA__
-    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-    return a * b + c;
-#endif
-}
-
-inline Floats all(float n) { return Floats{n, n, n, n, n, n, n, n}; }
-
-inline Floats pick(Ints which, Floats yes, Floats no) { return (Floats)((which & (Ints)yes) | (~which & (Ints)no)); }
-
-// Of a number and a NaN, the second.
-inline Floats larger(Floats a, Floats b) { return pick(a > b, a, b); }
-
-inline float sum_of(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
-
-inline float largest_of(Floats v) {
-    float top = v[0];
-    for (int i = 1; i < 8; ++i) top = v[i] > top ? v[i] : top;
-    return top;
-}
-
-// Added and taken away again, it leaves the nearest whole number: it has no room for anything behind the point.
-constexpr float MAGIC = 12582912.0f;
-
-// e^x = 2^n e^r with |r| <= log(2) / 2, and e^r by its series.
-inline Floats exp_of(Floats x) {
-    x = larger(all(-87.0f), x);  // in this order a NaN stays one
-    x = -larger(all(-88.0f), -x);
-    const Floats n = fused(x, all(1.44269504088896341f), all(MAGIC)) - MAGIC;
-    const Floats r = fused(n, all(2.12194440e-4f), fused(n, all(-0.693359375f), x));
-    Floats p = all(1.0f / 5040);
-    for (const float term : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = fused(p, r, all(term));
-    const Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
-    return p * (Floats)power;
-}
 
 // ---- products
 
@@ -345,27 +289,6 @@ void embed(float* x, const float* word, const float* position, float scale, int 
 
 // ---- attention
 
-// Scores become weights that sum to one; what lies between count and the next multiple of 8 is written too.
-void softmax(float* scores, int count) {
-    const int full = (count + 7) / 8 * 8;
-    for (int i = count; i < full; ++i) scores[i] = -INFINITY;
-    Floats tops = load(scores);
-    for (int i = 8; i < full; i += 8) tops = larger(tops, load(scores + i));
-    const float top = largest_of(tops);
-    Floats sums{};
-    for (int i = 0; i < full; i += 8) {
-        const Floats raised = exp_of(load(scores + i) - top);
-        store(scores + i, raised);
-        sums += raised;
-    }
-    for (int i = count; i < full; ++i) {
-        sums[i % 8] -= scores[i];
-        scores[i] = 0.0f;
-    }
-    const float one = 1.0f / sum_of(sums);
-    for (int i = 0; i < full; i += 8) store(scores + i, load(scores + i) * one);
-}
-
 inline float dot(const float* a, const float* b, int dim) {
     Floats sums{}, more{};
     int k = 0;
@@ -410,53 +333,6 @@ void look(const float* q, const float* keys, const float* values, const int* pla
     }
 }
 
-// Four queries of one head against all keys, which stand as columns: (head_dim, room).
-template <int N>
-void scores_of(const float* q, long stride, const float* columns, int head_dim, long room, float scale, float* scores) {
-    for (long at = 0; at < room; at += 16) {
-        Floats found[N][2] = {};
-        for (int d = 0; d < head_dim; ++d) {
-            const Floats left = load(columns + d * room + at), right = load(columns + d * room + at + 8);
-            for (int n = 0; n < N; ++n) {
-                const Floats number = all(q[n * stride + d]);
-                found[n][0] = fused(number, left, found[n][0]);
-                found[n][1] = fused(number, right, found[n][1]);
-            }
-        }
-        for (int n = 0; n < N; ++n) {
-            store(scores + n * room + at, found[n][0] * scale);
-            store(scores + n * room + at + 8, found[n][1] * scale);
-        }
-    }
-}
-
-template <int N>
-void read(const float* weights, long room, const float* values, long stride, int count, int head_dim, float* context,
-          long width) {
-    int d = 0;
-    for (; d + 16 <= head_dim; d += 16) {
-        Floats found[N][2] = {};
-        for (int i = 0; i < count; ++i) {
-            const Floats left = load(values + i * stride + d), right = load(values + i * stride + d + 8);
-            for (int n = 0; n < N; ++n) {
-                const Floats weight = all(weights[n * room + i]);
-                found[n][0] = fused(weight, left, found[n][0]);
-                found[n][1] = fused(weight, right, found[n][1]);
-            }
-        }
-        for (int n = 0; n < N; ++n) {
-            store(context + n * width + d, found[n][0]);
-            store(context + n * width + d + 8, found[n][1]);
-        }
-    }
-    for (; d < head_dim; ++d)
-        for (int n = 0; n < N; ++n) {
-            float sum = 0.0f;
-            for (int i = 0; i < count; ++i) sum += weights[n * room + i] * values[i * stride + d];
-            context[n * width + d] = sum;
-        }
-}
-
 template <int N>
 void some_queries(int first, const float* q, const float* columns, const float* values, int count, long stride,
                   int head_dim, bool causal, float* scores, float* context, long width) {
@@ -468,7 +344,7 @@ void some_queries(int first, const float* q, const float* columns, const float* 
         softmax(scores + n * room, own);
         for (int i = own; i < seen; ++i) scores[n * room + i] = 0.0f;
     }
-    read<N>(scores, room, values, stride, seen, head_dim, context + first * width, width);
+    read<N>(scores, room, 1, values, stride, seen, head_dim, context + first * width, width);
 }
 
 void look_within(const float* q, const float* keys, const float* values, int count, long stride, int heads,
@@ -476,10 +352,7 @@ void look_within(const float* q, const float* keys, const float* values, int cou
     const long room = (count + 15) / 16 * 16, width = (long)heads * head_dim;
     float *columns = scratch, *scores = scratch + room * head_dim;
     for (int h = 0; h < heads; ++h, q += head_dim, keys += head_dim, values += head_dim, context += head_dim) {
-        for (int d = 0; d < head_dim; ++d) {
-            for (int i = 0; i < count; ++i) columns[d * room + i] = keys[i * stride + d];
-            for (long i = count; i < room; ++i) columns[d * room + i] = 0.0f;
-        }
+        turn(keys, stride, count, head_dim, room, columns);
         int first = 0;
         for (; first + 4 <= count; first += 4)
             some_queries<4>(first, q, columns, values, count, stride, head_dim, causal, scores, context, width);
@@ -530,4 +403,4 @@ void see(Best& best, float* logits, int first, int count, const int* banned, int
 
 }  // namespace
 
-const Kernels KERNELS = {NAME, MOST, quantise, product, norm, activate, add, embed, look, look_within, see};
+const Kernels KERNELS = {NAME, MOST, quantise, product, norm, activate, add, embed, look, look_within, see, &LEARNING};

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "learning.h"
+
 constexpr int PANEL = 16;  // outputs that are computed side by side
 constexpr int STEP = 4;    // inputs in bytes that are read at a time
 constexpr float LEAST = 1e-36f;  // of a vector's numbers: what is smaller is nothing, since 255 / LEAST has to be finite
@@ -62,6 +64,7 @@ struct Kernels {
     void (*look_within)(const float* q, const float* keys, const float* values, int count, long stride, int heads,
                         int head_dim, bool causal, float* scratch, float* context);
     void (*see)(Best&, float* logits, int first, int count, const int* banned, int bans);
+    const Learning* learning;
 };
 
 // Room that look and look_within need, in floats.
@@ -74,3 +77,6 @@ extern const Kernels plain_kernels;
 #ifdef X86
 extern const Kernels avx2_kernels, vnni_kernels;
 #endif
+
+// Those of this name, where the processor can run them; without a name, the best that it can.
+const Kernels* kernels_named(const char* name);

@@ -1,0 +1,47 @@
+// Work in several threads, and memory for it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+// Memory that is not written before it is used: what an answer does not need costs nothing.
+using Floats = std::unique_ptr<float[]>;
+inline Floats floats(size_t count) { return Floats(new float[count + 16]); }
+
+// GOMP_parallel of the pool of threads that PyTorch has. Such a pool waits for its next work by spinning, some
+// milliseconds long: threads of another would find their cores taken. Where there is none, threads are made.
+typedef void (*Team)(void (*work)(void*), void* given, unsigned threads, unsigned flags);
+extern Team team;
+
+// work(from, to) on equal shares of [0, count), each in a thread of its own. False: there was not memory enough.
+template <typename Work>
+bool shared_out(int count, int threads, Work work) {
+    std::atomic<bool> enough{true};
+    std::atomic<int> next{0};
+    auto shares = [&] {  // however many threads there are
+        for (int i; (i = next++) < threads;) {
+            try {
+                work(count * (long)i / threads, count * (i + 1L) / threads);
+            } catch (const std::bad_alloc&) {
+                enough = false;
+            }
+        }
+    };
+    std::vector<std::thread> others;
+    if (team && threads > 1) {
+        team([](void* given) { (*(decltype(shares)*)given)(); }, &shares, threads, 0);
+        return enough;
+    }
+    try {
+        while ((int)others.size() + 1 < threads) others.emplace_back(shares);
+    } catch (const std::system_error&) {  // no more threads are to be had
+    }
+    shares();
+    for (std::thread& other : others) other.join();
+    return enough;
+}

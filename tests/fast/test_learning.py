@@ -1,0 +1,353 @@
+"""What a model learns by on a CPU is what PyTorch's operators give, in any layout, length and number of threads."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from itertools import pairwise, product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.core import linear
+from regard.core.head import Head, Mixture
+from regard.core.head import spread as plain_spread
+from regard.core.linear import Linear
+from regard.core.spans import Rows
+from regard.core.watch import watch
+from regard.fast import learning, quicken
+from regard.fast.build import library
+from regard.models import build, schema
+from regard.training.compiled import compile_in_place
+
+PROCESSORS = ["plain C++", "AVX2", "AVX-512 VNNI"]
+pytestmark = pytest.mark.usefixtures("accelerator")
+
+
+@pytest.fixture(params=PROCESSORS)
+def kernels(request: pytest.FixtureRequest) -> str:
+    if not library().regard_lose(request.param.encode(), None, 0, 0, None, 0.0, None, None, 1):
+        pytest.skip(f"this processor cannot run the kernels for {request.param}")
+    return str(request.param)
+
+
+@pytest.fixture
+def small_products_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "WORTH", 0)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Whatever is small is shared out, too."""
+    before, worth = torch.get_num_threads(), learning.WORTH
+    learning.WORTH = 1
+    yield
+    learning.WORTH = worth
+    torch.set_num_threads(before)
+
+
+# ---- products
+
+SIZES = [(1, 1, 1), (3, 0, 5), (0, 4, 5), (7, 9, 11), (16, 64, 32), (77, 333, 55), (130, 500, 40), (40, 17, 1100)]
+
+
+def laid(rows: int, columns: int, turned: bool) -> Tensor:
+    return torch.randn(columns, rows).T if turned else torch.randn(rows, columns)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), SIZES)
+def test_a_product_is_the_exact_one_however_its_sides_lie(m: int, k: int, n: int, kernels: str, threads: None) -> None:
+    for turned, other, biased in product([False, True], repeat=3):
+        a, b, bias = laid(m, k, turned), laid(k, n, other), torch.randn(n) if biased else None
+        exact = a.double() @ b.double() + (0.0 if bias is None else bias.double())
+        within = {"atol": 1e-6 * (k + 1), "rtol": 1e-5}
+        found = learning.times(a, b, bias=bias, kernels=kernels)
+        torch.testing.assert_close(found.double(), exact, **within)
+        torch.testing.assert_close(learning.times(a, b, torch.full((m, n), 7.0), bias=bias, kernels=kernels), found)
+        if bias is None:
+            there = torch.randn(m, n)
+            added = learning.times(a, b, there.clone(), add=True, kernels=kernels)
+            torch.testing.assert_close(added.double(), exact + there, **within)
+
+
+def test_a_product_is_the_same_in_any_number_of_threads(threads: None) -> None:
+    a, b, found = torch.randn(90, 700), torch.randn(700, 50), []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        found.append([learning.times(a, b), learning.times(b.T, a.T)])
+    for others in found[1:]:
+        assert all(map(torch.equal, others, found[0]))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(2, 6), (5, 7, 6), (1, 1, 6), (0, 6)])
+@pytest.mark.parametrize("frozen", ["nothing", "x", "weight"])
+@pytest.mark.usefixtures("small_products_are_worth_it")
+def test_a_layer_that_is_quickened_is_torchs_linear_with_its_gradients(
+    shape: tuple[int, ...], bias: bool, frozen: str
+) -> None:
+    layer, x = Linear(6, 9, bias=bias), torch.randn(shape, requires_grad=frozen != "x")
+    quicken(layer)
+    layer.weight.requires_grad_(frozen != "weight")
+    y, exact = layer(x), x.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)
+    assert type(y.grad_fn.next_functions[0][0]).__name__ == "_LearntBackward"
+    torch.testing.assert_close(y, exact.float(), atol=1e-6, rtol=1e-6)
+    learners = [t for t in (x, *layer.parameters()) if t.requires_grad]
+    found = torch.autograd.grad((y * y.detach().cos()).sum(), learners)
+    wanted = torch.autograd.grad((exact * exact.detach().cos()).sum(), learners)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_that_are_one_number_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sum` gives a gradient that takes no memory, and neither its rows nor its columns lie side by side."""
+    monkeypatch.setattr(linear, "WORTH", 0)
+    layer, x = Linear(6, 9), torch.randn(4, 6)
+    quicken(layer)
+    layer(x).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, x.sum(0).expand(9, 6))
+
+
+@pytest.mark.usefixtures("small_products_are_worth_it")
+def test_gradients_of_its_gradients_are_torchs() -> None:
+    def penalty(quick: bool) -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        layer, x = Linear(6, 9), torch.randn(4, 6, requires_grad=True)
+        if quick:
+            quicken(layer)
+        (slope,) = torch.autograd.grad(layer(x).tanh().sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), [x, layer.weight])
+
+    for one, other in zip(penalty(True), penalty(False), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("how", ["nothing is learnt", "in 16 bits", "in 64 bits", "small"])
+def test_what_it_is_not_for_is_torchs(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "WORTH", 2**60 if how == "small" else 0)
+    kind = torch.float64 if how == "in 64 bits" else torch.float32
+    layer, x = Linear(6, 9).to(kind), torch.randn(4, 6, dtype=kind)
+    quicken(layer)
+    with torch.autocast("cpu", torch.bfloat16, enabled=how == "in 16 bits"):
+        y = layer(x) if how != "nothing is learnt" else layer.requires_grad_(False)(x)
+    assert y.dtype == (torch.bfloat16 if how == "in 16 bits" else kind)
+    torch.testing.assert_close(y, F.linear(x, layer.weight, layer.bias).to(y.dtype), atol=2e-2, rtol=2e-2)
+    names = {type(y.grad_fn).__name__, *(type(one).__name__ for one, _ in getattr(y.grad_fn, "next_functions", ()))}
+    assert "_LearntBackward" not in names
+
+
+# ---- the loss of logits
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("vocab", [1, 5, 8, 50, 1003])
+def test_loss_and_gradient_of_a_row(vocab: int, shared: bool, smoothing: float, kernels: str, threads: None) -> None:
+    torch.manual_seed(vocab)
+    z = torch.randn(4, vocab) * 3
+    z[1] *= 20  # far apart
+    y, w = torch.randint(vocab, (4, 1)), torch.tensor([[1.0], [0.5], [0.0], [1.0]]) if shared else None
+    wanted = plain_spread(z.double(), y, None if w is None else w.double(), vocab, smoothing)
+    for one, other in zip(learning.spread(z, y, w, vocab, smoothing, kernels=kernels), wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_that_is_not_finite_does_not_look_as_if_it_were(kernels: str) -> None:
+    z = torch.randn(2, 40)
+    z[0, 3] = torch.nan
+    total, nll, dz = learning.spread(z, torch.zeros(2, 1, dtype=torch.long), None, 40, 0.0, kernels=kernels)
+    assert total.isnan()
+    assert nll.isnan()
+    assert dz[0].isnan().any()
+    assert dz[1].isfinite().all()
+
+
+def test_a_head_learns_by_it_what_it_learns_without() -> None:
+    torch.manual_seed(0)
+    plain, other = Head(8, 30, bias=True), Mixture(8, 30)
+    quick = copy.deepcopy(plain)
+    quicken(nn.ModuleList([quick, other]))
+    assert quick.spread is learning.spread
+    assert other.spread is plain_spread  # which has a loss of its own
+
+    def learnt(head: Head) -> list[Tensor]:
+        torch.manual_seed(1)
+        hidden = torch.randn(3, 5, 8, requires_grad=True)
+        words, real = torch.randint(30, (3, 5)), torch.rand(3, 5) < 0.7
+        found = head(hidden, words, real=real, smoothing=0.1)
+        found.total.backward()
+        return [found.total.detach(), *(t.grad for t in (hidden, head.weight, head.bias) if t is not None)]
+
+    for one, other in zip(learnt(quick), learnt(plain), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+# ---- attention of rows that lie end to end
+
+ASKING, ASKED = [3, 0, 7, 17, 1, 130, 64], [5, 2, 0, 9, 70, 33, 1]  # tokens of each row
+
+
+def starts(lengths: list[int]) -> Tensor:
+    return F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).int()
+
+
+def row_by_row(q: Tensor, k: Tensor, v: Tensor, asking: Tensor, asked: Tensor, causal: bool, scale: float) -> Tensor:
+    contexts = []
+    for (a, b), (c, d) in zip(pairwise(asking.tolist()), pairwise(asked.tolist()), strict=True):
+        scores = torch.einsum("qhd,khd->hqk", q[a:b], k[c:d]) * scale
+        if causal:
+            scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+        contexts.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1) if d > c else scores, v[c:d]))
+    return torch.cat(contexts)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "dim"), [(4, 64), (2, 16), (3, 5), (1, 40)])
+def test_rows_look_at_rows_and_learn_from_it(heads: int, dim: int, causal: bool, kernels: str, threads: None) -> None:
+    """Some have nothing to see, some nothing to ask; queries lie among keys and values, as one product leaves them."""
+    torch.manual_seed(dim)
+    asking, asked = starts(ASKING), starts(ASKING if causal else ASKED)
+    together = torch.randn(int(asking[-1]), 3, heads, dim)
+    q, (k, v) = together[:, 0], torch.randn(2, int(asked[-1]), heads, dim)
+    given = [t.detach().requires_grad_() for t in (q, k, v)]
+    exact = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    context = learning.Along.apply(*given, asking, asked, causal, dim**-0.5, kernels)
+    wanted = row_by_row(*exact, asking, asked, causal, dim**-0.5)
+    slope = torch.randn_like(context)
+    context.backward(slope)
+    wanted.backward(slope.double())
+    torch.testing.assert_close(context.double(), wanted, rtol=1e-4, atol=1e-5)
+    for one, other in zip(given, exact, strict=True):
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-4, atol=1e-5)
+
+
+# ---- a whole system
+
+CONFIGS: dict[str, dict[str, object]] = {
+    "as in the paper": {},
+    "norms before": {"norm": "pre", "bias": True},
+    "learned positions": {"positions": "learned", "source_positions": "own", "context": 20, "tied": "none"},
+    "a norm behind the embeddings": {"embedding_norm": True, "scaled": False, "activation": "gelu"},
+    "a score that is no dot product": {"score": "additive"},
+    "a score that knows places": {"score": "location", "rows": 20},
+    "by angle": {"score": "cosine"},
+}
+
+
+def batch() -> tuple[Tensor, ...]:
+    torch.manual_seed(1)
+    source, target, asked = torch.randint(4, 30, (5, 9)), torch.randint(4, 30, (5, 8)), torch.randint(4, 30, (5, 8))
+    real = torch.arange(9) < torch.tensor([[9], [4], [1], [9], [6]])
+    wanted = torch.arange(8) < torch.tensor([[2], [8], [5], [1], [8]])
+    return source, real, target, asked, wanted
+
+
+def learnt(model: nn.Module, smoothing: float = 0.1) -> list[Tensor]:
+    source, real, target, words, asked = batch()
+    model.zero_grad()
+    hidden, _ = model(source, real, target, None, asked)
+    model.head(hidden, words, real=asked, smoothing=smoothing).total.backward()
+    return [hidden[asked], *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.usefixtures("small_products_are_worth_it")
+def test_a_transformer_learns_without_padding_what_it_learns_with_it(config: str, kind: torch.dtype) -> None:
+    sizes = {"vocab": 30, "dim": 16, "heads": 2, "layers": 2, "hidden": 32, "dropout": 0.0}
+    torch.manual_seed(0)
+    plain = build("transformer", schema("transformer")(**sizes, **CONFIGS[config])).train()  # type: ignore[arg-type]
+    quick = copy.deepcopy(plain)
+    quicken(quick)
+    assert quick.along is learning.along
+    within = 1e-10 if kind == torch.float64 else 2e-4
+    for one, other in zip(learnt(quick.to(kind)), learnt(plain.to(kind)), strict=True):
+        torch.testing.assert_close(one, other, rtol=within, atol=within / 10)
+
+
+def small(**changes: object) -> nn.Module:
+    torch.manual_seed(0)
+    sizes = {"vocab": 30, "dim": 16, "heads": 2, "layers": 2, "hidden": 32, "dropout": 0.0}
+    return build("transformer", schema("transformer")(**sizes | changes)).train()  # type: ignore[arg-type]
+
+
+def test_nothing_that_is_padding_is_computed() -> None:
+    """Every layer but the embeddings' gets as many vectors as there are real tokens."""
+    model, seen = small(), set()
+    quicken(model)
+    for part in model.modules():
+        if isinstance(part, Linear):
+            part.register_forward_hook(lambda _, given, __: seen.add(given[0].shape[:2]))
+    learnt(model)
+    _, real, _, _, asked = batch()
+    assert seen == {(1, int(real.sum())), (1, int(asked.sum()))}
+
+
+def test_dropout_inside_attention_is_as_before() -> None:
+    """The kernel has none: rows are laid side by side for it."""
+    model = small(attention_dropout=0.5)
+    quicken(model)
+    dropped, asked = learnt(model), learnt(model.eval())
+    assert not torch.allclose(dropped[0], asked[0], atol=1e-3)
+    for one, other in zip(asked, learnt(small().eval()), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["encoder.1.attention", "decoder.1.attention", "decoder.0.cross"])
+def test_who_watches_while_it_learns_sees_rows_side_by_side(name: str) -> None:
+    """What is no padding is as it would be with padding; watching changes nothing."""
+    plain, quick = small(), small()
+    quicken(quick)
+    unwatched, found = learnt(quick), []
+    for model in (plain, quick):
+        with watch(model, name) as seen:
+            watched = learnt(model)
+        found.append(torch.cat(seen[name]))
+    assert all(map(torch.equal, watched, unwatched))
+    _, real, _, _, asked = batch()
+    asking = real if name.startswith("encoder") else asked
+    one, other = (t.transpose(1, 2)[asking] for t in found)
+    torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler asks for it, not we
+def test_compiled_it_has_the_shapes_that_it_is_given() -> None:
+    plain, quick = small(), small()
+    quicken(quick)
+    torch._dynamo.reset()
+    compile_in_place(quick, backend="aot_eager")
+    for one, other in zip(learnt(quick), learnt(plain), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_work_is_counted_as_without_the_accelerator() -> None:
+    """Whoever counts operations sees PyTorch's."""
+    plain, quick, counted = small(), small(), []
+    quicken(quick)
+    for model in (plain, quick):
+        with FlopCounterMode(display=False) as counter:
+            learnt(model)
+        counted.append(counter.get_total_flops())
+    assert counted[1] == counted[0] > 0
+
+
+def test_where_there_is_no_accelerator_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "suits", lambda like: False)
+    model = small()
+    quicken(model)
+    assert model.along is None
+    assert model.head.spread is plain_spread
+    assert all(part.times is linear.times for part in model.modules() if isinstance(part, Linear))
+
+
+def test_rows_know_their_places() -> None:
+    real = torch.tensor([[True, True, False], [False, False, False], [True, False, True]])
+    rows = Rows(real, learning.along)
+    assert rows.starts.tolist() == [0, 2, 2, 4]
+    assert rows.rows.tolist() == [0, 0, 2, 2]
+    assert rows.places.tolist() == [[0, 1, 0, 2]]
+    x = torch.randn(3, 3, 2)
+    assert torch.equal(rows.unpack(rows.pack(x)), x * real[..., None])
