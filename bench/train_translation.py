@@ -45,7 +45,7 @@ Makers = dict[str, Callable[[], Step]]
 
 HUGGING_FACE, PLAIN = "Hugging Face", "torch.nn.Transformer"
 TURNS = 3  # in which a peer's batches of several sizes are tried
-PATIENCE = 70.0  # seconds: default batches differ much, and few rounds of them say little
+PATIENCE = 55.0  # seconds: default batches differ much, and few rounds of them say little
 OURS, FOR_ONE, ONE_SHAPE = "regard", "for one shape", "one-shape"
 
 

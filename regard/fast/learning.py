@@ -66,11 +66,13 @@ def spread(
     z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float, *, kernels: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As the head's own: the loss, the loss without smoothing, and the gradient by z, in z's place."""
-    if recorded() or z.dtype != torch.float32 or z.shape[1] != vocab or not z.is_contiguous():
+    words, exact = y.contiguous(), (z.dtype, y.dtype) == (torch.float32, torch.int64)
+    known = len(z) > 0 and int(words.min()) >= 0 and int(words.max()) < vocab  # of others PyTorch says what is wrong
+    if recorded() or not exact or not known or z.shape[1] != vocab or not z.is_contiguous():
         return plain_spread(z, y, w, vocab, smoothing)
     nll, total = (z.new_empty(len(z)) for _ in range(2))
-    _do("lose", kernels, z.data_ptr(), len(z), vocab, y.contiguous().data_ptr(), smoothing, nll.data_ptr(),
-        total.data_ptr(), _threads(z.numel()))  # fmt: skip
+    _do("lose", kernels, z.data_ptr(), len(z), vocab, words.data_ptr(), smoothing, nll.data_ptr(), total.data_ptr(),
+        _threads(z.numel()))  # fmt: skip
     if w is not None:
         nll, total, z = nll * w[:, 0], total * w[:, 0], z.mul_(w)
     return total.sum(), nll.sum(), z

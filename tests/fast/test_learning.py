@@ -165,6 +165,14 @@ def test_a_row_that_is_not_finite_does_not_look_as_if_it_were(kernels: str) -> N
     assert dz[1].isfinite().all()
 
 
+@pytest.mark.parametrize("word", [-1, 30])
+def test_a_word_that_there_is_not_is_refused_as_ever(word: int) -> None:
+    head = Head(8, 30)
+    quicken(head)
+    with pytest.raises((IndexError, RuntimeError), match=f"index {word} is out of bounds"):
+        head(torch.randn(1, 2, 8, requires_grad=True), torch.tensor([[3, word]]))
+
+
 def test_a_head_learns_by_it_what_it_learns_without() -> None:
     torch.manual_seed(0)
     plain, other = Head(8, 30, bias=True), Mixture(8, 30)
