@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def rate(step: Step, least: float = 2.0, warm: int = 1) -> float:
 
 def race_tokens(
     name: str,
-    engines: dict[str, Step],
+    engines: Mapping[str, Step],
     steps: int,
     *,
     rounds: int,

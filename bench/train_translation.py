@@ -6,7 +6,8 @@
     python -m bench.train_translation --tiny     # anywhere: a small model, nothing is written, to see that it works
 
 What is counted is real target tokens per second: padding is nobody's work. "default" batches are sentences in random
-order, padded to the longest, as the peers' own examples do it; "bucketed" ones are Regard's in the peer's hands. Where
+order, padded to the longest, as the peers' own examples do it; "bucketed" ones are Regard's in the peer's hands. On a
+CPU each engine has a process of its own (bench/apart.py); on a GPU they share one, and what each holds is told. Where
 peers are compiled, they are so for any shape, and once more for one shape alone, to which everything is padded: more
 padding, and nothing left to be asked at each step.
 """
@@ -17,7 +18,7 @@ import itertools
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -26,7 +27,8 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from bench.harness import raced, report
+from bench.apart import running
+from bench.harness import len_cores, raced, report
 from bench.peers import PAD, Plain, marian, ours, shape
 from bench.step import Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe, merge, read_toml
@@ -70,11 +72,8 @@ TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1)
 
 def main(asked: Sequence[str]) -> None:
     work = TINY if "--tiny" in asked else GPU if torch.cuda.is_available() else CPU
-    torch._dynamo.config.recompile_limit = GRAPHS  # for peers as for us: with fewer, some of their layers would not be
     with TemporaryDirectory() as scratch:
-        values = merge(read_toml(find_recipe("multi30k-en-de-cased")), {"train": {"tokens": work.tokens}})
-        _, task = prepare(make_recipe(values, schema), Path(scratch))
-        assert isinstance(task, Rewrite)
+        task = prepared(work, Path(scratch))
         if asked[:1] == ["--alone"]:
             step = engines(task, work, Path(scratch), {})[asked[1]]()
             some = len(task.batches) if asked[1] == OURS else 4  # ours are compiled for few shapes, and meet them all
@@ -85,8 +84,34 @@ def main(asked: Sequence[str]) -> None:
             names = [name for name in made if "bucketed" not in name]  # which are compiled as default ones are
             for process in [subprocess.Popen([*command, name, *asked]) for name in names]:
                 process.wait()
+        elif work is GPU:
+            peaks, chosen = Peaks(), dict[str, int]()
+            made = racing(engines(task, work, Path(scratch), chosen), asked)
+            steps = {name: peaks.warmed(name, make, len(task.batches)) for name, make in made.items()}
+            compare(task, work, steps, chosen, asked, peaks)
         else:
-            compare(task, work, Path(scratch), asked)
+            names = [*engines(task, work, Path(scratch), {})]
+            with running({name: (alone, len_cores(), work, Path(scratch), name) for name in names}) as steps:
+                sizes = {peer: steps[default_of(peer)]("size") for peer in work.peers}
+                compare(task, work, steps, sizes, asked)
+
+
+def prepared(work: Work, folder: Path) -> Rewrite:
+    values = merge(read_toml(find_recipe("multi30k-en-de-cased")), {"train": {"tokens": work.tokens}})
+    _, task = prepare(make_recipe(values, schema), folder)
+    assert isinstance(task, Rewrite)
+    return task
+
+
+def alone(_: int, work: Work, folder: Path, name: str) -> Callable[..., int]:
+    """An engine in a process of its own, which can be asked for the size of its default batches, too."""
+    chosen: dict[str, int] = {}
+    step = engines(prepared(work, folder), work, folder, chosen)[name]()
+    return lambda asked="": chosen.popitem()[1] if asked == "size" else step()
+
+
+def default_of(peer: str) -> str:
+    return f"{peer}, default batches"
 
 
 def racing(made: Makers, asked: Sequence[str]) -> Makers:
@@ -112,6 +137,7 @@ def note(task: Rewrite, work: Work, chosen: dict[str, int]) -> str:
 def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> Makers:
     """How to make each engine; ours first. Once a peer is made, `chosen` has the size of its default batches."""
     vocab = task.tokenizers.target.size
+    torch._dynamo.config.recompile_limit = GRAPHS  # for peers as for us: with fewer, some of their layers would not be
 
     @cache  # compiled once, whatever it is fed
     def learner(peer: str) -> Learn:
@@ -136,25 +162,29 @@ def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> 
 
     found: Makers = {OURS: regard}
     for peer in work.peers:
-        found[f"{peer}, default batches"] = partial(default, peer)
+        found[default_of(peer)] = partial(default, peer)
         found[f"{peer}, bucketed batches"] = partial(bucketed, peer)
         if work.backend is not None:
             found[f"{peer} {FOR_ONE}"] = partial(of_one_shape, peer)
     return found
 
 
-def compare(task: Rewrite, work: Work, folder: Path, asked: Sequence[str]) -> None:
+def compare(
+    task: Rewrite,
+    work: Work,
+    steps: Mapping[str, Step],
+    chosen: dict[str, int],
+    asked: Sequence[str],
+    peaks: Peaks | None = None,
+) -> None:
     """A short race is written down at once, so that a longer one that is cut off loses nothing."""
-    peaks, chosen = Peaks(), dict[str, int]()
-    made = racing(engines(task, work, folder, chosen), asked)
-    steps = {name: peaks.warmed(name, make, len(task.batches)) for name, make in made.items()}
     told, names = note(task, work, chosen), (f"{work.size}, training", f"{work.size}, training, {ONE_SHAPE} alone")
     for rounds in (2, work.rounds) if work is GPU else (work.rounds,):
         found = race_tokens(
             names[ONE_SHAPE in asked], steps, work.steps,
             rounds=rounds, warm=work.warm, least=work.least, patience=PATIENCE,
         )  # fmt: skip
-        found.peaks = peaks.bytes
+        found.peaks = {} if peaks is None else peaks.bytes
         if work is TINY:
             print(told, found, sep="\n")
         else:
