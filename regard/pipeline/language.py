@@ -19,7 +19,8 @@ from regard.pipeline.asked import Asked
 from regard.pipeline.base import Progress, Reply, Say, several
 from regard.pipeline.searched import listed, searched
 from regard.prepare.language import check_counted, own, reading, stream
-from regard.tasks.language import Choice, begun, by_shots, continuations, few_shot, generate, measure, score, streamed
+from regard.tasks.continuing import Choice, begun, by_shots, continuations, few_shot, generate, score, streamed
+from regard.tasks.language import measure
 from regard.tasks.rewrite import Answer, spelt
 from regard.view.capture import Trace
 

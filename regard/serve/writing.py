@@ -22,7 +22,7 @@ from regard.pipeline.rewrite import Rewriter
 from regard.pipeline.searched import once
 from regard.serve.refusal import Refusal
 from regard.serve.spelling import added
-from regard.tasks.language import begun
+from regard.tasks.continuing import begun
 from regard.tasks.rewrite import NOTHING, encode_sources
 from regard.tasks.searching import room, seed_of
 

@@ -27,16 +27,8 @@ from regard.interop.hf import numbers
 from regard.models.gpt import GPT, Config
 from regard.recipes import find_recipe
 from regard.tasks import Task
-from regard.tasks.language import (
-    Language,
-    by_shots,
-    continuations,
-    few_shot,
-    generate,
-    measure,
-    score,
-    streamed,
-)
+from regard.tasks.continuing import by_shots, continuations, few_shot, generate, score, streamed
+from regard.tasks.language import Language, measure
 
 TEXT = "the cat sat on the mat and the dog sat on the log; déjà vu in 東京, twice 😀 "
 HOWS: dict[str, dict[str, Any]] = {
