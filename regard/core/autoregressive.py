@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from regard.core.documents import Documents
 from regard.core.head import Head
-from regard.core.spans import Along
+from regard.core.linear import recorded
+from regard.core.spans import Along, Rows
 from regard.core.state import State
 
 
@@ -61,7 +62,17 @@ class Autoregressive(nn.Module):
         `told` (B, T): where it is False, the model hears its own likeliest word instead of the target's.
         `asked` (B, T): where it is False, nobody asks what follows, and a system may leave that out.
         """
+        along = None if told is not None or recorded() else self.along
+        if along is not None and real is not None and asked is not None and source is not None:
+            hidden = self.unpadded(source, target, Rows(real, along), Rows(asked, along))
+            if hidden is not None:
+                return hidden, State()
         return self._hear(target, told, self.start(source, real, rows=len(target)))
+
+    def unpadded(self, source: Tensor, target: Tensor, reading: Rows, writing: Rows) -> Tensor | None:
+        """`forward` where tokens of both sides that are padding are left out, and no state comes of it; None: a system
+        that does not do that."""
+        return None
 
     def _hear(self, target: Tensor, told: Tensor | None, state: State) -> tuple[Tensor, State]:
         return self.states(target, state) if told is None else self._hearing_itself(target, told, state)

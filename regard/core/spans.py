@@ -11,6 +11,7 @@ is the accelerator's on a CPU, whose rows may look at those of another batch, to
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from itertools import pairwise
 from typing import Protocol
 
@@ -110,14 +111,21 @@ class Along(Protocol):
 class Rows(Spans):
     """In the order that they came in, for a kernel on a CPU."""
 
-    def __init__(self, real: Tensor, along: Along, asking: Rows | None = None) -> None:
-        self.real, self.along, self.others = real, along, asking
+    others: Rows | None = None  # that ask
+
+    def __init__(self, real: Tensor, along: Along) -> None:
+        self.real, self.along = real, along
         self.at = real.flatten().nonzero().squeeze(1)
         self.starts = F.pad(real.sum(1).cumsum(0), (1, 0)).to(torch.int32)
 
     @property
     def asking(self) -> Rows:
         return self.others or self
+
+    def asked_by(self, others: Rows) -> Rows:
+        found = copy(self)
+        found.others = others
+        return found
 
     @property
     def rows(self) -> Tensor:  # type: ignore[override]

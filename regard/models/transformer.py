@@ -22,7 +22,6 @@ from regard.core.autoregressive import Autoregressive
 from regard.core.block import RESIDUALS, Block, FeedForward
 from regard.core.dropout import dropout
 from regard.core.head import Head
-from regard.core.linear import recorded
 from regard.core.mask import Mask
 from regard.core.norm import NORMS
 from regard.core.position import POSITIONS
@@ -142,24 +141,12 @@ class Transformer(Autoregressive):
         x, past = self._write(x, mask, state.past, memory.keys, memory_mask)
         return x, state.after(written, past)
 
-    def forward(
-        self,
-        source: Tensor | None,
-        real: Tensor | None,
-        target: Tensor,
-        told: Tensor | None = None,
-        asked: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
-        """Where there is a kernel for rows end to end, padding of both sides is left out, and no state comes of it."""
-        along = None if told is not None or recorded() else self.along
-        if along is None or source is None or real is None or asked is None:
-            return super().forward(source, real, target, told)
-        reading, writing = Rows(real, along), Rows(asked, along)
+    def unpadded(self, source: Tensor, target: Tensor, reading: Rows, writing: Rows) -> Tensor:
         keys = self._read(self._embed_rows(source, self._source_side, reading), Mask(spans=reading))
-        y, mask = self._embed_rows(target, self._side, writing), Mask(causal=True, spans=writing)
-        across = Mask(spans=Rows(real, along, asking=writing))
-        y, _ = self._write(y, mask, [None] * len(self.decoder), keys, across)
-        return writing.unpack(y), State()
+        x, nothing = self._embed_rows(target, self._side, writing), [None] * len(self.decoder)
+        across = Mask(spans=reading.asked_by(writing))
+        x, _ = self._write(x, Mask(causal=True, spans=writing), nothing, keys, across)
+        return writing.unpack(x)
 
     def _read(self, x: Tensor, mask: Mask) -> list[KV]:
         """The source, as each block of the decoder looks at it."""

@@ -71,6 +71,10 @@ int regard_lose(const char* kernels, float* logits, int rows, int count, const i
     });
 }
 
+}
+
+namespace {
+
 // Sentence s is rows [asking[s], asking[s + 1]) of q, and [asked[s], asked[s + 1]) of k and v.
 struct Looking {
     Heads heads;
@@ -79,35 +83,41 @@ struct Looking {
     int sentences;
 };
 
-int regard_look(const char* kernels, const Looking* all, float* context, float* mass, int threads) {
-    const Kernels* by = kernels_named(kernels);
-    const Heads& heads = all->heads;
-    const long width = (long)heads.count * heads.dim;
-    const size_t room_of = look_room(longest(all->asked, all->sentences), heads.dim);
-    return by && with_room(all->sentences, threads, room_of, [=, &heads](int from, int to, float* room) {
-        for (int s = from; s < to; ++s) {
-            const int first = all->asking[s], key = all->asked[s];
-            by->learning->look(heads, behind(all->q, first), all->asking[s + 1] - first, behind(all->k, key),
-                               behind(all->v, key), all->asked[s + 1] - key, room, context + first * width,
-                               mass + (long)first * heads.count);
-        }
+// work(s, queries, keys, room) for each sentence, whose queries and keys begin at asking[s] and asked[s].
+template <typename Work>
+int each_sentence(const Looking& all, int threads, Work work) {
+    const size_t room_of = look_room(longest(all.asked, all.sentences), all.heads.dim);
+    return with_room(all.sentences, threads, room_of, [&](int from, int to, float* room) {
+        for (int s = from; s < to; ++s)
+            work(s, all.asking[s + 1] - all.asking[s], all.asked[s + 1] - all.asked[s], room);
     });
 }
 
-int regard_unlook(const char* kernels, const Looking* all, const float* mass, const float* d_context, float* dq, float* dk,
-                  float* dv, int threads) {
+}  // namespace
+
+extern "C" {
+
+int regard_look(const char* kernels, const Looking* given, float* context, float* mass, int threads) {
     const Kernels* by = kernels_named(kernels);
-    const Heads& heads = all->heads;
-    const long width = (long)heads.count * heads.dim;
-    const size_t room_of = look_room(longest(all->asked, all->sentences), heads.dim);
-    return by && with_room(all->sentences, threads, room_of, [=, &heads](int from, int to, float* room) {
-        for (int s = from; s < to; ++s) {
-            const int first = all->asking[s], key = all->asked[s];
-            by->learning->unlook(heads, behind(all->q, first), all->asking[s + 1] - first, behind(all->k, key),
-                                 behind(all->v, key), all->asked[s + 1] - key, mass + (long)first * heads.count,
-                                 d_context + first * width, room, dq + first * width, dk + key * width,
-                                 dv + key * width);
-        }
+    const Looking& all = *given;
+    const long heads = all.heads.count, width = heads * all.heads.dim;
+    return by && each_sentence(all, threads, [&](int s, int queries, int keys, float* room) {
+        const int query = all.asking[s], key = all.asked[s];
+        by->learning->look(all.heads, behind(all.q, query), queries, behind(all.k, key), behind(all.v, key), keys, room,
+                           context + query * width, mass + query * heads);
+    });
+}
+
+int regard_unlook(const char* kernels, const Looking* given, const float* mass, const float* d_context, float* dq,
+                  float* dk, float* dv, int threads) {
+    const Kernels* by = kernels_named(kernels);
+    const Looking& all = *given;
+    const long heads = all.heads.count, width = heads * all.heads.dim;
+    return by && each_sentence(all, threads, [&](int s, int queries, int keys, float* room) {
+        const int query = all.asking[s], key = all.asked[s];
+        by->learning->unlook(all.heads, behind(all.q, query), queries, behind(all.k, key), behind(all.v, key), keys,
+                             mass + query * heads, d_context + query * width, room, dq + query * width,
+                             dk + key * width, dv + key * width);
     });
 }
 
