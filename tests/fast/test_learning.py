@@ -5,22 +5,27 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.core import linear
+from regard.core.block import FeedForward
 from regard.core.head import Head, Mixture
 from regard.core.head import spread as plain_spread
 from regard.core.linear import Linear
+from regard.core.mask import Mask
 from regard.core.spans import Rows
 from regard.core.watch import watch
 from regard.fast import learning, quicken
 from regard.fast.build import library
 from regard.models import build, schema
+from regard.models.transformer import Transformer
 from regard.training.compiled import compile_in_place
 
 PROCESSORS = ["plain C++", "AVX2", "AVX-512 VNNI"]
@@ -44,6 +49,7 @@ def threads() -> Iterator[None]:
     """Whatever is small is shared out, too."""
     before, worth = torch.get_num_threads(), learning.WORTH
     learning.WORTH = 1
+    torch.set_num_threads(3)
     yield
     learning.WORTH = worth
     torch.set_num_threads(before)
@@ -71,6 +77,18 @@ def test_a_product_is_the_exact_one_however_its_sides_lie(m: int, k: int, n: int
             there = torch.randn(m, n)
             added = learning.times(a, b, there.clone(), add=True, kernels=kernels)
             torch.testing.assert_close(added.double(), exact + there, **within)
+
+
+def test_sides_that_are_parts_of_others() -> None:
+    """With gaps between numbers, or without any memory of their own."""
+    a, b, bias = torch.randn(12, 14)[::2, ::2], torch.randn(1, 5).expand(7, 5), torch.randn(10)[::2]
+    torch.testing.assert_close(learning.times(a, b, bias=bias), a @ b + bias)
+    torch.testing.assert_close(learning.times(b.T, a.T, bias=torch.ones(1).expand(6)), b.T @ a.T + 1)
+
+
+def test_what_is_elsewhere_is_multiplied_there() -> None:
+    a = torch.empty(3, 4, device="meta")
+    assert learning.times(a, a.T).device.type == "meta"
 
 
 def test_a_product_is_the_same_in_any_number_of_threads(threads: None) -> None:
@@ -155,6 +173,23 @@ def test_loss_and_gradient_of_a_row(vocab: int, shared: bool, smoothing: float, 
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
 
 
+def test_logits_and_words_that_are_parts_of_others() -> None:
+    z, y = torch.randn(4, 12)[:, :10], torch.arange(8).view(4, 2)[:, :1]
+    wanted = plain_spread(z.double(), y, None, 10, 0.1)
+    for given in (z.clone(), z):
+        for one, other in zip(learning.spread(given.clone(), y, None, 10, 0.1), wanted, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+    for one, other in zip(learning.spread(z, y, None, 10, 0.1), wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+
+
+def test_whoever_follows_operations_is_shown_pytorchs() -> None:
+    z, y = torch.randn(4, 1000), torch.arange(4)[:, None]
+    with FlopCounterMode(display=False):
+        found = learning.spread(z.clone(), y, None, 1000, 0.1)
+    assert all(map(torch.equal, found, plain_spread(z.clone(), y, None, 1000, 0.1)))
+
+
 def test_a_row_that_is_not_finite_does_not_look_as_if_it_were(kernels: str) -> None:
     z = torch.randn(2, 40)
     z[0, 3] = torch.nan
@@ -195,7 +230,8 @@ def test_a_head_learns_by_it_what_it_learns_without() -> None:
 
 # ---- attention of rows that lie end to end
 
-ASKING, ASKED = [3, 0, 7, 17, 1, 130, 64], [5, 2, 0, 9, 70, 33, 1]  # tokens of each row
+SHORT, LONG = [5, 2, 0, 9, 70, 33, 1], [3, 0, 7, 17, 1, 130, 64]  # tokens of each row
+ROWS = {"causal": (LONG, LONG), "all": (LONG, LONG), "at fewer": (LONG, SHORT), "at more": (SHORT, LONG)}
 
 
 def starts(lengths: list[int]) -> Tensor:
@@ -212,12 +248,12 @@ def row_by_row(q: Tensor, k: Tensor, v: Tensor, asking: Tensor, asked: Tensor, c
     return torch.cat(contexts)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize(("heads", "dim"), [(4, 64), (2, 16), (3, 5), (1, 40)])
-def test_rows_look_at_rows_and_learn_from_it(heads: int, dim: int, causal: bool, kernels: str, threads: None) -> None:
+def test_rows_look_at_rows_and_learn_from_it(heads: int, dim: int, rows: str, kernels: str, threads: None) -> None:
     """Some have nothing to see, some nothing to ask; queries lie among keys and values, as one product leaves them."""
     torch.manual_seed(dim)
-    asking, asked = starts(ASKING), starts(ASKING if causal else ASKED)
+    causal, (asking, asked) = rows == "causal", map(starts, ROWS[rows])
     together = torch.randn(int(asking[-1]), 3, heads, dim)
     q, (k, v) = together[:, 0], torch.randn(2, int(asked[-1]), heads, dim)
     given = [t.detach().requires_grad_() for t in (q, k, v)]
@@ -230,6 +266,16 @@ def test_rows_look_at_rows_and_learn_from_it(heads: int, dim: int, causal: bool,
     torch.testing.assert_close(context.double(), wanted, rtol=1e-4, atol=1e-5)
     for one, other in zip(given, exact, strict=True):
         torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_heads_with_gaps_between_them_and_a_gradient_without_memory() -> None:
+    where = starts([3, 5])
+    q, k, v = (torch.randn(8, 2, 12)[..., :6].requires_grad_() for _ in range(3))
+    exact = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    found = torch.autograd.grad(learning.along(q, k, v, where, where, causal=True, scale=0.5).sum(), [q, k, v])
+    wanted = torch.autograd.grad(row_by_row(*exact, where, where, True, 0.5).sum(), exact)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
 
 
 # ---- a whole system
@@ -302,6 +348,55 @@ def test_dropout_inside_attention_is_as_before() -> None:
     assert not torch.allclose(dropped[0], asked[0], atol=1e-3)
     for one, other in zip(asked, learnt(small().eval()), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_every_product_goes_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries, keys and values are one; the head has three, some rows at a time."""
+    model, seen = small(bias=True), set()
+    monkeypatch.setattr(linear, "WORTH", 0)
+    monkeypatch.setattr(learning, "times", lambda a, b, *to, **how: seen.add(b.shape) or linear.times(a, b, *to, **how))
+    quicken(model)
+    learnt(model)
+    assert {(16, 48), (16, 16), (16, 32), (32, 16), (16, 30), (30, 16)} <= seen
+
+
+def test_who_hears_himself_has_a_rectangle_to_hear() -> None:
+    plain, quick = small(), small()
+    quicken(quick)
+    source, real, target, _, asked = batch()
+    told = torch.arange(8) % 2 == 0
+    found = [model(source, real, target, told.expand(5, 8), asked)[0] for model in (plain, quick)]
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_on_a_cpu_learns_without_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, unpadded = [], Transformer.unpadded
+
+    def counted(self: Transformer, source: Tensor, target: Tensor, reading: Rows, writing: Rows) -> Tensor:
+        lengths.append(len(writing.at))
+        return unpadded(self, source, target, reading, writing)
+
+    monkeypatch.setattr(Transformer, "unpadded", counted)
+    tiny.train(tmp_path / "run", tiny.recipe(train={"steps": 3, "save_every": 3}))
+    assert len(lengths) == 3
+
+
+def test_a_relu_leaves_alone_what_is_asked_and_not_learnt() -> None:
+    layer, kept = FeedForward(4, 8).eval(), []
+    layer.wide.register_forward_hook(lambda *given: kept.append(given[-1]))
+    layer(torch.randn(5, 4))
+    assert (kept[0] < 0).any()
+
+
+def test_rows_of_another_batch_see_their_own_and_values_may_be_wider() -> None:
+    reading = Rows(torch.tensor([[True, True], [True, False]]), learning.along)
+    writing = Rows(torch.tensor([[True, False], [True, True]]), learning.along)
+    seen = Mask(spans=reading.asked_by(writing)).dense(3, 3)
+    assert seen is not None
+    assert seen[0, 0].tolist() == [[True, True, False], [False, False, True], [False, False, True]]
+    heads = torch.randn(2, 1, 2, 3, 4)
+    assert reading.takes(*heads, heads[0], dropout=0.0)
+    assert not reading.takes(*heads, torch.randn(1, 2, 3, 5), dropout=0.0)
 
 
 @pytest.mark.parametrize("name", ["encoder.1.attention", "decoder.1.attention", "decoder.0.cross"])
