@@ -90,9 +90,10 @@ def main(asked: Sequence[str]) -> None:
             steps = {name: peaks.warmed(name, make, len(task.batches)) for name, make in made.items()}
             compare(task, work, steps, chosen, asked, peaks)
         else:
-            names = [*engines(task, work, Path(scratch), {})]
+            names = [*racing(engines(task, work, Path(scratch), {}), asked)]
             with running({name: (alone, len_cores(), work, Path(scratch), name) for name in names}) as steps:
-                sizes = {peer: steps[default_of(peer)]("size") for peer in work.peers}
+                chosen = {name: steps[name]("size") for name in names}  # one is made after another, undisturbed
+                sizes = {peer: chosen[default_of(peer)] for peer in work.peers if default_of(peer) in chosen}
                 compare(task, work, steps, sizes, asked)
 
 
@@ -104,10 +105,15 @@ def prepared(work: Work, folder: Path) -> Rewrite:
 
 
 def alone(_: int, work: Work, folder: Path, name: str) -> Callable[..., int]:
-    """An engine in a process of its own, which can be asked for the size of its default batches, too."""
+    """An engine in a process of its own, made when it is first asked: for its default batches' size, or to learn."""
     chosen: dict[str, int] = {}
-    step = engines(prepared(work, folder), work, folder, chosen)[name]()
-    return lambda asked="": chosen.popitem()[1] if asked == "size" else step()
+    step = cache(lambda: engines(prepared(work, folder), work, folder, chosen)[name]())
+
+    def run(asked: str = "") -> int:
+        learn = step()
+        return next(iter(chosen.values()), 0) if asked == "size" else learn()
+
+    return run
 
 
 def default_of(peer: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -60,10 +60,11 @@ class Autoregressive(nn.Module):
         """Training enters here by __call__, so that the hooks of DDP and FSDP run.
 
         `told` (B, T): where it is False, the model hears its own likeliest word instead of the target's.
-        `asked` (B, T): where it is False, nobody asks what follows, and a system may leave that out.
+        `asked` (B, T): where it is False, up to the end of a row, nobody asks what follows, and a system may leave that
+        out.
         """
         along = None if told is not None or recorded() else self.along
-        if along is not None and real is not None and asked is not None and source is not None:
+        if along is not None and real is not None and source is not None and _ends(asked):
             hidden = self.unpadded(source, target, Rows(real, along), Rows(asked, along))
             if hidden is not None:
                 return hidden, State()
@@ -91,6 +92,11 @@ class Autoregressive(nn.Module):
             notes.append(state.notes)
         joined = {name: torch.cat([note[name] for note in notes], 1) for name in state.notes}
         return torch.cat(pieces, 1), replace(state, notes=joined)
+
+
+def _ends(asked: Tensor | None) -> TypeGuard[Tensor]:
+    """Whether rows are asked of up to some place: what came behind a hole would still have to see what is in it."""
+    return asked is not None and not bool((asked[:, 1:] & ~asked[:, :-1]).any())
 
 
 class Sourceless(Autoregressive):

@@ -68,8 +68,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.wide(x)
-        # while it learns in place: nobody else has these numbers, and fresh memory costs more than a relu
-        x = x.relu_() if self.training and self.activation is F.relu else self.activation(x)
+        # while it learns in place, where nobody else has these numbers: fresh memory costs more than a relu
+        own = self.training and type(self.wide) is Linear and not self.wide._forward_hooks
+        x = x.relu_() if own and self.activation is F.relu else self.activation(x)
         return self.narrow(dropout(x, self.dropout) if self.training else x)
 
 

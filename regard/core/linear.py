@@ -79,7 +79,7 @@ def times(a: Tensor, b: Tensor, to: Tensor | None = None, *, bias: Tensor | None
     if to is None:
         return a @ b if bias is None else torch.addmm(bias, a, b)
     if add:
-        return to.addmm_(a, b)
+        return to.addmm_(a, b) if bias is None else to.addmm_(a, b).add_(bias)
     return torch.mm(a, b, out=to) if bias is None else torch.addmm(bias, a, b, out=to)
 
 

@@ -138,7 +138,7 @@ class Rows(Spans):
 
     def takes(self, *heads: Tensor, dropout: float) -> bool:
         alike = len({t.shape[-1] for t in heads}) == 1
-        return alike and dropout == 0 and all(t.dtype == torch.float32 for t in heads)
+        return alike and dropout == 0 and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in heads)
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float) -> Tensor:
         q, k, v = (t.squeeze(0).transpose(0, 1) for t in (q, k, v))

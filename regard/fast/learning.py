@@ -51,8 +51,8 @@ def times(
 ) -> Tensor:  # fmt: skip
     """a·b + bias of (m, k) and (k, n); into `to`, or added to what is there. `kernels` names those of another processor
     than the best that is there."""
-    if recorded() or not all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (a, b)):
-        return plain_times(a, b, to, bias=bias, add=add)
+    if recorded() or not _fit(a, b, to, bias):
+        return plain_times(a, b, to, bias=bias, add=add)  # which says what is wrong, if something is
     a, b = _in_lines(a), _in_lines(b)
     (m, k), n = a.shape, b.shape[1]
     found = a.new_empty(m, n) if to is None else to
@@ -66,7 +66,7 @@ def spread(
     z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float, *, kernels: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As the head's own: the loss, the loss without smoothing, and the gradient by z, in z's place."""
-    words, exact = y.contiguous(), (z.dtype, y.dtype) == (torch.float32, torch.int64)
+    words, exact = y.contiguous(), _plain(z) and y.dtype == torch.int64
     known = len(z) > 0 and int(words.min()) >= 0 and int(words.max()) < vocab  # of others PyTorch says what is wrong
     if recorded() or not exact or not known or z.shape[1] != vocab or not z.is_contiguous():
         return plain_spread(z, y, w, vocab, smoothing)
@@ -86,6 +86,8 @@ class Along(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, asking: Tensor, asked: Tensor, causal: bool, scale: float,
         kernels: str | None,
     ) -> Tensor:  # fmt: skip
+        if causal and not torch.equal(asking, asked):
+            raise ValueError("causal came with rows of keys that are not the queries' own; leave it out for another's")
         q, k, v = (_side_by_side(t) for t in (q, k, v))
         context, mass = q.new_empty(q.shape), q.new_empty(q.shape[:2])
         ctx.save_for_backward(q, k, v, asking, asked, mass)
@@ -126,6 +128,18 @@ def _looking(
     heads = _Heads(q.shape[1], q.shape[2], scale, causal)
     rows = (_Rows(t.data_ptr(), t.stride(0)) for t in (q, k, v))
     return _Looking(heads, *rows, asking.data_ptr(), asked.data_ptr(), len(asking) - 1)
+
+
+def _fit(a: Tensor, b: Tensor, to: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether the native side can be handed what is there, as numbers and nothing else."""
+    if not all(t is None or _plain(t) for t in (a, b, to, bias)) or a.shape[1] != b.shape[0]:
+        return False
+    whole = to is None or (to.shape == (len(a), b.shape[1]) and to.is_contiguous())
+    return whole and (bias is None or bias.shape == (b.shape[1],))
+
+
+def _plain(t: Tensor) -> bool:
+    return t.dtype == torch.float32 and t.device.type == "cpu"
 
 
 def _side(x: Tensor) -> _Side:

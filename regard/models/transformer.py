@@ -141,7 +141,9 @@ class Transformer(Autoregressive):
         x, past = self._write(x, mask, state.past, memory.keys, memory_mask)
         return x, state.after(written, past)
 
-    def unpadded(self, source: Tensor, target: Tensor, reading: Rows, writing: Rows) -> Tensor:
+    def unpadded(self, source: Tensor, target: Tensor, reading: Rows, writing: Rows) -> Tensor | None:
+        if self.config.normalise == "batch":  # which averages over padding, too
+            return None
         keys = self._read(self._embed_rows(source, self._source_side, reading), Mask(spans=reading))
         x, nothing = self._embed_rows(target, self._side, writing), [None] * len(self.decoder)
         across = Mask(spans=reading.asked_by(writing))

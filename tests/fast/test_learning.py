@@ -86,6 +86,33 @@ def test_sides_that_are_parts_of_others() -> None:
     torch.testing.assert_close(learning.times(b.T, a.T, bias=torch.ones(1).expand(6)), b.T @ a.T + 1)
 
 
+def test_what_does_not_fit_is_refused_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "WORTH", 0)
+    layer = Linear(6, 9)
+    quicken(layer)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        layer(torch.randn(4, 7))
+    a, b, wrong = torch.randn(3, 4), torch.randn(4, 5), torch.randn(2, 2)
+    with pytest.raises(RuntimeError):
+        learning.times(a, b, wrong, add=True)
+    exact, strided = torch.zeros(3, 5, dtype=torch.float64), torch.zeros(5, 3).T
+    with pytest.raises(RuntimeError):
+        learning.times(a, b, exact, add=True)
+    torch.testing.assert_close(learning.times(a, b, strided, add=True), a @ b)
+    torch.testing.assert_close(learning.times(a, b, torch.ones(3, 5), bias=b[0], add=True), a @ b + b[0] + 1)
+    torch.testing.assert_close(linear.times(a, b, torch.ones(3, 5), bias=b[0], add=True), a @ b + b[0] + 1)
+    with pytest.raises(ValueError, match=r"^causal came with rows of keys that are not"):
+        learning.along(*torch.randn(3, 4, 1, 8), starts([4]), starts([3]), causal=True, scale=1.0)
+
+
+def test_a_product_of_ordinary_size_goes_by_it() -> None:
+    layer, x = Linear(256, 512), torch.randn(128, 256)
+    quicken(layer)
+    y = layer(x)
+    assert type(y.grad_fn.next_functions[0][0]).__name__ == "_LearntBackward"
+    torch.testing.assert_close(y, F.linear(x, layer.weight, layer.bias), rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_elsewhere_is_multiplied_there() -> None:
     a = torch.empty(3, 4, device="meta")
     assert learning.times(a, a.T).device.type == "meta"
@@ -173,6 +200,15 @@ def test_loss_and_gradient_of_a_row(vocab: int, shared: bool, smoothing: float, 
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
 
 
+def test_a_word_that_is_never_said_costs_nothing(kernels: str) -> None:
+    z = torch.randn(2, 40)
+    z[:, 5] = -torch.inf
+    y = torch.tensor([[3], [8]])
+    wanted = plain_spread(z.double(), y, None, 40, 0.0)
+    for one, other in zip(learning.spread(z, y, None, 40, 0.0, kernels=kernels), wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+
+
 def test_logits_and_words_that_are_parts_of_others() -> None:
     z, y = torch.randn(4, 12)[:, :10], torch.arange(8).view(4, 2)[:, :1]
     wanted = plain_spread(z.double(), y, None, 10, 0.1)
@@ -231,7 +267,10 @@ def test_a_head_learns_by_it_what_it_learns_without() -> None:
 # ---- attention of rows that lie end to end
 
 SHORT, LONG = [5, 2, 0, 9, 70, 33, 1], [3, 0, 7, 17, 1, 130, 64]  # tokens of each row
-ROWS = {"causal": (LONG, LONG), "all": (LONG, LONG), "at fewer": (LONG, SHORT), "at more": (SHORT, LONG)}
+ROWS = {
+    "causal": (LONG, LONG), "all": (LONG, LONG), "at fewer": (LONG, SHORT), "at more": (SHORT, LONG),
+    "at many": ([2, 1], [3000, 1]),
+}  # fmt: skip
 
 
 def starts(lengths: list[int]) -> Tensor:
@@ -360,6 +399,23 @@ def test_every_product_goes_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {(16, 48), (16, 16), (16, 32), (32, 16), (16, 30), (30, 16)} <= seen
 
 
+def test_what_stands_behind_a_hole_sees_what_is_in_it() -> None:
+    plain, quick = small(), small()
+    quicken(quick)
+    source, real, target, _, asked = batch()
+    asked = asked.clone()
+    asked[1, 2] = False
+    found = [model(source, real, target, None, asked)[0][asked] for model in (plain, quick)]
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+def test_batch_norm_averages_over_padding_as_ever() -> None:
+    plain, quick = small(normalise="batch"), small(normalise="batch")
+    quicken(quick)
+    for one, other in zip(learnt(quick), learnt(plain), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_who_hears_himself_has_a_rectangle_to_hear() -> None:
     plain, quick = small(), small()
     quicken(quick)
@@ -382,10 +438,16 @@ def test_a_run_on_a_cpu_learns_without_padding(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_relu_leaves_alone_what_is_asked_and_not_learnt() -> None:
-    layer, kept = FeedForward(4, 8).eval(), []
+    """And what somebody keeps."""
+    layer, x, kept = FeedForward(4, 8), torch.randn(5, 4), []
     layer.wide.register_forward_hook(lambda *given: kept.append(given[-1]))
-    layer(torch.randn(5, 4))
-    assert (kept[0] < 0).any()
+    for training in (True, False):
+        layer.train(training)(x)
+    assert all((y < 0).any() for y in kept)
+    before, layer.wide = x.clone(), nn.Identity()
+    layer.narrow = nn.Identity()
+    layer.train()(x)
+    assert torch.equal(x, before)
 
 
 def test_rows_of_another_batch_see_their_own_and_values_may_be_wider() -> None:

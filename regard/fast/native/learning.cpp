@@ -166,7 +166,7 @@ void lose(float* z, int count, long word, float smoothing, float* nll, float* to
     z[word] -= 1.0f - smoothing;
     const float lse = logf(mass) + top;
     *nll = lse - gold;
-    *total = lse - (1.0f - smoothing) * gold - each * sum;
+    *total = lse - (1.0f - smoothing) * gold - (smoothing > 0 ? each * sum : 0.0f);  // of -inf, nothing is not a number
 }
 
 // ---- attention that learns

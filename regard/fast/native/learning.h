@@ -1,5 +1,5 @@
-// What learning asks of a processor besides: products of matrices that change all the time, the loss of a row of logits, and attention with its
-// gradients where rows lie end to end. learning.cpp is compiled once for each, as kernels.cpp is.
+// What learning asks of a processor besides: products of matrices that change all the time, the loss of a row of logits,
+// and attention with its gradients where rows lie end to end. learning.cpp is compiled once for each, as kernels.cpp is.
 #pragma once
 
 constexpr int DEPTH = 384;     // vectors of a product that are near the processor at a time,

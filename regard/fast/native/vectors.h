@@ -129,7 +129,7 @@ inline void turn(const float* keys, long stride, int count, int head_dim, long r
     }
 }
 
-// Four queries of one head against all keys, which stand as columns: (head_dim, room).
+// N queries of one head against all keys, which stand as columns: (head_dim, room).
 template <int N>
 void scores_of(const float* q, long stride, const float* columns, int head_dim, long room, float scale, float* scores) {
     for (long at = 0; at < room; at += 16) {
