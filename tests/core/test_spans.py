@@ -276,8 +276,8 @@ def test_the_kernel_for_rows_of_any_length_reads_each_row_alone(causal: bool) ->
     real = torch.arange(150, device="cuda") < torch.tensor([3, 150, 0, 77, 128, 1], device="cuda")[:, None]
     spans = SteadySpans(real, int(real.sum()) + 333)
     q, k, v = (torch.randn(1, 4, len(spans.at), 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    assert spans.takes(q, k, v)
-    assert not spans.takes(q, k.float(), v)
+    assert spans.takes(q, k, v, dropout=0.0)
+    assert not spans.takes(q, k.float(), v, dropout=0.0)
     for t in (q, k, v):
         t.requires_grad_()
     how = {"causal": causal, "dropout": 0.0, "scale": 0.125}

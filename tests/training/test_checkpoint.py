@@ -43,7 +43,7 @@ def test_what_is_read_is_what_was_saved(tmp_path: Path) -> None:
     for name, tensors in saved.tensors.items():
         assert tensors.keys() == again.tensors[name].keys()
         for key, tensor in tensors.items():
-            torch.testing.assert_close(again.tensors[name][key], tensor, rtol=0, atol=0)
+            torch.testing.assert_close(again.tensors[name][key], tensor.cpu(), rtol=0, atol=0)
 
 
 def test_a_checkpoint_of_the_same_step_replaces_the_old_one(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def assert_nothing_wrong_is_loaded(trained: Path, folder: Path, number: int) -> 
     loaded = snapshot(run, toy.Toy(), toy.config())
     for name, tensors in good[path.name].tensors.items():
         for key, tensor in tensors.items():
-            assert torch.equal(loaded.tensors[name][key], tensor), f"{mutate.__name__}: {name}/{key}"
+            assert torch.equal(loaded.tensors[name][key].cpu(), tensor), f"{mutate.__name__}: {name}/{key}"
     assert loaded.state == good[path.name].state
 
 
