@@ -116,11 +116,11 @@ def main(asked: Sequence[str]) -> None:
         contests = {name: known[name]() for name in names}
         if asked[:1] == ["--alone"]:
             step = contests[asked[2]].engines(work, Path(scratch))[asked[3]]()
-            print(*asked[2:], [step() for _ in range(4)])
+            print(*asked[2:4], [step() for _ in range(4)])
         elif "--fill" in asked:
             command = [sys.executable, "-m", "bench.pretrain", "--alone", scratch]
-            each = [(key, name) for key, contest in contests.items() for name in ("regard", next(iter(contest.feeds)))]
-            for process in [subprocess.Popen([*command, *names]) for names in each]:
+            each = [(key, name) for key, contest in contests.items() for name in ("regard", *contest.feeds)]
+            for process in [subprocess.Popen([*command, *names, *asked]) for names in each]:
                 process.wait()
         else:
             compare([*contests.values()], work, folder)
