@@ -126,7 +126,8 @@ def _parts() -> dict[str, tuple[str, tuple[str, ...]]]:
     parts = {part: (f"{part}.cpp", flags) for part in ("engine", "teacher")}
     for name, more in PROCESSORS.items():
         if X86 or not more:
-            parts |= {f"{part}-{name}": (f"{part}.cpp", (*flags, *more)) for part in ("kernels", "learning")}
+            own = (*flags, *more, f"-DPROCESSOR={name}")
+            parts |= {f"{part}-{name}": (f"{part}.cpp", own) for part in ("kernels", "learning")}
     return parts
 
 

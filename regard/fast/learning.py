@@ -23,7 +23,7 @@ from regard.core.linear import recorded
 from regard.core.linear import times as plain_times
 from regard.fast.build import Unbuilt, library
 
-WORTH = 2**15  # numbers to read or multiply that are worth a thread
+SHARE = 2**15  # numbers to read or multiply that are worth a thread
 
 
 class _Heads(Structure):
@@ -159,7 +159,7 @@ def _side_by_side(x: Tensor) -> Tensor:
 
 
 def _threads(work: int) -> int:
-    return max(1, min(torch.get_num_threads(), work // WORTH))
+    return max(1, min(torch.get_num_threads(), work // SHARE))
 
 
 def _do(what: str, kernels: str | None, *given: Any) -> None:

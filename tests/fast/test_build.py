@@ -223,3 +223,14 @@ def test_what_the_packages_build_has_made_is_taken_first(home: Path, monkeypatch
     monkeypatch.setattr(build, "_declared", lambda found: found)
     build._library.__wrapped__()
     assert loaded == [str(made)]
+
+
+@pytest.mark.storm
+@pytest.mark.skipif(not build.X86, reason="elsewhere there is one kind of kernels")
+def test_a_compiler_that_means_this_processor_alone_makes_kernels_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else it has switched on, each kind of kernels keeps its name."""
+    monkeypatch.setattr(build, "FLAGS", [word.replace("-O3", "-O0") for word in build.FLAGS])
+    made = ctypes.CDLL(str(build.build(tmp_path, [*build.compiler(), "-march=native"], "fast.so")))
+    assert all(hasattr(made, f"{name}_kernels") for name in build.PROCESSORS)

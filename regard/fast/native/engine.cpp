@@ -93,7 +93,7 @@ namespace {
 struct Desk {
     const Kernels& by;
     const Stack& stack;
-    Floats normed, inner, context, back, scratch, scales;
+    Buffer normed, inner, context, back, scratch, scales;
     std::unique_ptr<uint8_t[]> bytes;
     std::unique_ptr<int32_t[]> zeros;
 
@@ -104,9 +104,9 @@ struct Desk {
     }
 
     Desk(const Kernels& by, const Stack& stack, size_t rows, int longest)
-        : by(by), stack(stack), normed(floats(rows * stack.dim)), inner(floats(rows * widest(stack))),
-          context(floats(rows * stack.dim)), back(floats(rows * stack.dim)),
-          scratch(floats(scratch_of(longest, stack.heads, stack.dim / stack.heads))), scales(floats(rows)),
+        : by(by), stack(stack), normed(buffer(rows * stack.dim)), inner(buffer(rows * widest(stack))),
+          context(buffer(rows * stack.dim)), back(buffer(rows * stack.dim)),
+          scratch(buffer(scratch_of(longest, stack.heads, stack.dim / stack.heads))), scales(buffer(rows)),
           bytes(new uint8_t[rows * widest(stack)]), zeros(new int32_t[rows]) {}
 
     Vectors vectors(const Matrix& m, const float* x, int count) {
@@ -177,7 +177,7 @@ struct Desk {
 // ---- the memory: keys and values of the sources for every block of the decoder
 
 struct Memory {
-    std::vector<Floats> keys;  // of each block, (tokens, 2 · dim): a key and a value
+    std::vector<Buffer> keys;  // of each block, (tokens, 2 · dim): a key and a value
     std::vector<long> first;   // of each sentence, its first token
     std::vector<int> lengths;
     int longest = 0;
@@ -194,9 +194,9 @@ struct Memory {
             longest = std::max(longest, lengths.back());
         }
         const int dim = model.encoder.dim, room = std::max(longest, TOKENS);
-        for (int i = 0; i < model.decoder.count; ++i) keys.push_back(floats(tokens * 2 * dim));
+        for (int i = 0; i < model.decoder.count; ++i) keys.push_back(buffer(tokens * 2 * dim));
         Desk desk(by, model.encoder, room, longest);
-        const Floats x = floats((size_t)room * dim);
+        const Buffer x = buffer((size_t)room * dim);
         for (int s = 0; s < (int)lengths.size();) {
             const int begin = s;
             int count = 0;
@@ -214,11 +214,11 @@ struct Memory {
 // ---- the past: keys and values of what has been written
 
 struct Past {
-    std::vector<Floats> keys;  // of each block, (steps, rows, 2 · dim)
+    std::vector<Buffer> keys;  // of each block, (steps, rows, 2 · dim)
     long rows;
 
     Past(const Stack& stack, long steps, long rows) : rows(rows) {
-        for (int i = 0; i < stack.count; ++i) keys.push_back(floats(steps * rows * 2 * stack.dim));
+        for (int i = 0; i < stack.count; ++i) keys.push_back(buffer(steps * rows * 2 * stack.dim));
     }
 };
 
@@ -281,7 +281,7 @@ public:
         const int longest = std::max(steps, memory.longest), room = std::max<long>(rows, prompted());
         Past past(stack, steps, rows);
         Desk desk(by, stack, room, longest);
-        const Floats x = floats((size_t)room * stack.dim), logits = floats(rows * WORDS);
+        const Buffer x = buffer((size_t)room * stack.dim), logits = buffer(rows * WORDS);
         open(rows, longest);
         read_prompts(desk, past, x.get());
         while (!live.empty()) {
@@ -581,7 +581,7 @@ void regard_forget(Matrix* m) {
 // y = Wx + b for `count` vectors. In one thread: whoever calls has threads of its own, and they would be in the way.
 int regard_product(const Matrix* m, const float* x, int count, float* y) {
     return shared_out(1, 1, [=](int, int) {
-        const Floats scales = floats(TOKENS);
+        const Buffer scales = buffer(TOKENS);
         const std::unique_ptr<int32_t[]> zeros(new int32_t[TOKENS]);
         const std::unique_ptr<uint8_t[]> bytes(new uint8_t[(size_t)TOKENS * m->deep]);
         for (int row = 0; row < count; row += TOKENS) {

@@ -1,20 +1,6 @@
 #include "kernels.h"
 #include "vectors.h"
 
-#if defined(__AVX512VNNI__)
-#define KERNELS vnni_kernels
-#define LEARNING vnni_learning
-#define NAME "AVX-512 VNNI"
-#elif defined(__AVX2__)
-#define KERNELS avx2_kernels
-#define LEARNING avx2_learning
-#define NAME "AVX2"
-#else
-#define KERNELS plain_kernels
-#define LEARNING plain_learning
-#define NAME "plain C++"
-#endif
-
 namespace {
 
 // ---- products
@@ -403,4 +389,5 @@ void see(Best& best, float* logits, int first, int count, const int* banned, int
 
 }  // namespace
 
-const Kernels KERNELS = {NAME, MOST, quantise, product, norm, activate, add, embed, look, look_within, see, &LEARNING};
+const Kernels OWN(kernels) = {OWN(name), MOST, quantise, product, norm, activate, add, embed, look, look_within, see,
+                              &OWN(learning)};

@@ -73,6 +73,8 @@ inline long scratch_of(int count, int heads, int head_dim) {
     return keys * (heads > head_dim + 4 ? heads : head_dim + 4) + 64;
 }
 
+constexpr const char *plain_name = "plain C++", *avx2_name = "AVX2", *vnni_name = "AVX-512 VNNI";
+
 extern const Kernels plain_kernels;
 #ifdef X86
 extern const Kernels avx2_kernels, vnni_kernels;

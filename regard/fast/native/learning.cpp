@@ -1,14 +1,6 @@
 #include "learning.h"
 #include "vectors.h"
 
-#if defined(__AVX512VNNI__)
-#define LEARNING vnni_learning
-#elif defined(__AVX2__)
-#define LEARNING avx2_learning
-#else
-#define LEARNING plain_learning
-#endif
-
 namespace {
 
 inline int least(int a, int b) { return a < b ? a : b; }
@@ -20,12 +12,12 @@ inline int least(int a, int b) { return a < b ? a : b; }
 #ifdef __AVX512F__
 typedef float Wide __attribute__((vector_size(64)));
 constexpr int ROWS = 8;
-inline Wide spread(const float* number) { return (Wide)_mm512_set1_ps(*number); }
+inline Wide repeated(const float* number) { return (Wide)_mm512_set1_ps(*number); }
 inline Wide add_product(Wide a, Wide b, Wide c) { return (Wide)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 #else
 typedef Floats Wide;
 constexpr int ROWS = 6;
-inline Wide spread(const float* number) { return all(*number); }
+inline Wide repeated(const float* number) { return all(*number); }
 inline Wide add_product(Wide a, Wide b, Wide c) { return fused(a, b, c); }
 #endif
 
@@ -52,7 +44,7 @@ void tile(const float* a, const float* b, int depth, float* c, long stride, int 
         const Wide left = load_wide(b), right = load_wide(b + LANES);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            const Wide number = spread(a + r);
+            const Wide number = repeated(a + r);
             total[r][0] = add_product(number, left, total[r][0]);
             total[r][1] = add_product(number, right, total[r][1]);
         }
@@ -262,4 +254,4 @@ void unlook(const Heads& heads, Rows q, int queries, Rows k, Rows v, int keys, c
 
 }  // namespace
 
-const Learning LEARNING = {ROWS, COLUMNS, multiply, lose, look, unlook};
+const Learning OWN(learning) = {ROWS, COLUMNS, multiply, lose, look, unlook};

@@ -2,6 +2,11 @@
 // and attention with its gradients where rows lie end to end. learning.cpp is compiled once for each, as kernels.cpp is.
 #pragma once
 
+// PROCESSOR is told by whoever compiles: what is named OWN(kernels) is vnni_kernels for vnni, and so on.
+#define JOINED(processor, what) processor##_##what
+#define OF(processor, what) JOINED(processor, what)
+#define OWN(what) OF(PROCESSOR, what)
+
 constexpr int DEPTH = 384;     // vectors of a product that are near the processor at a time,
 constexpr int ACROSS = 1024;   // with so many of their numbers on one side
 constexpr int DOWN = 128;      // and so many on the other

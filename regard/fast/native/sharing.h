@@ -10,8 +10,8 @@
 #include <vector>
 
 // Memory that is not written before it is used: what an answer does not need costs nothing.
-using Floats = std::unique_ptr<float[]>;
-inline Floats floats(size_t count) { return Floats(new float[count + 16]); }
+using Buffer = std::unique_ptr<float[]>;
+inline Buffer buffer(size_t count) { return Buffer(new float[count + 16]); }
 
 // GOMP_parallel of the pool of threads that PyTorch has. Such a pool waits for its next work by spinning, some
 // milliseconds long: threads of another would find their cores taken. Where there is none, threads are made.

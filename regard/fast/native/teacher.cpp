@@ -13,11 +13,11 @@ namespace {
 template <typename Work>
 int with_room(int count, int threads, size_t size, Work work) {
     return shared_out(count, threads, [&](int from, int to) {
-        thread_local Floats room;
+        thread_local Buffer room;
         thread_local size_t has = 0;
         if (has < size) {
             has = 0;
-            room = floats(size);
+            room = buffer(size);
             has = size;
         }
         work(from, to, room.get());
