@@ -47,6 +47,7 @@ Makers = dict[str, Callable[[], Step]]
 
 HUGGING_FACE, PLAIN = "Hugging Face", "torch.nn.Transformer"
 TURNS = 3  # in which a peer's batches of several sizes are tried
+WARM = 4.0  # seconds, before engines in processes of their own race
 PATIENCE = 55.0  # seconds: default batches differ much, and few rounds of them say little
 OURS, FOR_ONE, ONE_SHAPE = "regard", "for one shape", "one-shape"
 
@@ -105,12 +106,15 @@ def prepared(work: Work, folder: Path) -> Rewrite:
 
 
 def alone(_: int, work: Work, folder: Path, name: str) -> Callable[..., int]:
-    """An engine in a process of its own, made when it is first asked: for its default batches' size, or to learn."""
+    """An engine in a process of its own, made when it is first asked: for its default batches' size, or to learn. Its
+    first steps ask for memory, and are slow."""
     chosen: dict[str, int] = {}
     step = cache(lambda: engines(prepared(work, folder), work, folder, chosen)[name]())
 
     def run(asked: str = "") -> int:
         learn = step()
+        if asked == "size":
+            rate(learn, WARM)
         return next(iter(chosen.values()), 0) if asked == "size" else learn()
 
     return run
