@@ -45,13 +45,12 @@ def small_products_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def threads() -> Iterator[None]:
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever is small is shared out, too."""
-    before, worth = torch.get_num_threads(), learning.WORTH
-    learning.WORTH = 1
+    monkeypatch.setattr(learning, "SHARE", 1)
+    before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
-    learning.WORTH = worth
     torch.set_num_threads(before)
 
 
