@@ -19,6 +19,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
+from bench.harness import refuse_others
+
 FILLED = ("train_translation", "pretrain", "decode")  # whose compiled kernels are kept by --fill
 FILL = 150  # seconds at most
 SECONDS = {"decode": 130, "pretrain": 70, "recurrent": 60, "watch": 40, "train_translation": 180}  # the longest last
@@ -33,9 +35,7 @@ COMPILING = 8  # at once: engines of those that are filled
 
 
 def main(asked: Sequence[str]) -> None:
-    unknown = [name for name in asked if name not in SECONDS]
-    if unknown:
-        sys.exit(f"{', '.join(unknown)}: not known; there are {', '.join(SECONDS)}")
+    refuse_others(asked, [*SECONDS])
     if not torch.cuda.is_available():
         sys.exit("there is no GPU here; make bench runs what a CPU can")
     names = [name for name in SECONDS if not asked or name in asked]

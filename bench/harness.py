@@ -9,6 +9,7 @@ import random
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,6 +77,12 @@ def race(
             run()
             found.seconds[engine].append(clock() - before)
     return found
+
+
+def refuse_others(asked: Sequence[str], known: Sequence[str]) -> None:
+    """A word that is not known ends it in one sentence, before anything is raced or written."""
+    if unknown := [word for word in asked if word not in known]:
+        sys.exit(f"{', '.join(unknown)}: not known; there are {', '.join(known)}")
 
 
 def raced(main: Callable[..., None], *asked: Any) -> None:

@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from bench.harness import Comparison, raced, report
+from bench.harness import Comparison, raced, refuse_others, report
 from bench.peers import hugging_face_bert, hugging_face_gpt2, our_bert, our_gpt2
 from bench.step import Batches, Given, Peaks, Step, product, race_tokens, read
 from regard.config import make_recipe
@@ -112,6 +112,8 @@ def main(asked: Sequence[str]) -> None:
             "spread": lambda: spread_bert(work, folder),
             "bert": lambda: bert(work, folder),
         }
+        if asked[:1] != ["--alone"]:
+            refuse_others(asked, [*known, "--fill", "--tiny"])
         names = [name for name in known if name in asked] or [*known]
         contests = {name: known[name]() for name in names}
         if asked[:1] == ["--alone"]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import GenerationConfig
 
-from bench.harness import Comparison, best_threads, common_told, in_common, race, report, threads_told
+from bench.harness import Comparison, best_threads, common_told, in_common, race, refuse_others, report, threads_told
 from bench.peers import BOS, EOS, PAD, marian, ours, plain, ready
 from regard.decode import beam, greedy
 from regard.decode.captured import Captured
@@ -31,6 +31,7 @@ Run = Callable[[], list[list[int]]]
 
 
 def main(asked: Sequence[str]) -> None:
+    refuse_others(asked, ["--tiny"])
     if "--tiny" in asked:
         for cell in TINY_CELLS:
             print(compare(*cell, "cpu"))
