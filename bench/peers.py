@@ -25,6 +25,7 @@ Model = TypeVar("Model", bound=nn.Module)
 Twin = TypeVar("Twin", BertForPreTraining, GPT2LMHeadModel)
 
 PAD, BOS, EOS = 0, 1, 2
+SMOOTHING = 0.1  # of labels, where translators learn
 
 
 def ready(model: Model) -> Model:
@@ -138,7 +139,7 @@ class Plain(nn.Module):
         )  # fmt: skip
         logits = hidden @ self.words.weight.T
         return nn.functional.cross_entropy(
-            logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=0.1
+            logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=SMOOTHING
         )
 
     def embed(self, tokens: Tensor) -> Tensor:

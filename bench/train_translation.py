@@ -9,12 +9,13 @@ What is counted is real target tokens per second: padding is nobody's work. "def
 order, padded to the longest, as the peers' own examples do it; "bucketed" ones are Regard's in the peer's hands. On a
 CPU each engine has a process of its own (bench/apart.py); on a GPU they share one, and what each holds is told. Where
 peers are compiled, they are so for any shape, and once more for one shape alone, to which everything is padded: more
-padding, and nothing left to be asked at each step.
+padding, and nothing left to be asked at each step; on a GPU that one is recorded, too.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import subprocess
 import sys
@@ -28,8 +29,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.apart import running
-from bench.harness import len_cores, raced, report
-from bench.peers import PAD, Plain, marian, ours, shape
+from bench.harness import len_cores, raced, refuse_others, report
+from bench.peers import PAD, SMOOTHING, Plain, marian, ours, shape
 from bench.step import Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe, merge, read_toml
 from regard.data.batch import Batch, pad
@@ -66,12 +67,14 @@ class Work:
     least: int = 0  # tokens of a round
 
 
-GPU = Work("cuda", "inductor", "base", 16_384, (256, 1024), 12, 8, 1, (HUGGING_FACE,))  # note() says why no other
+GPU = Work("cuda", "inductor", "base", 16_384, (256, 1024, 2048), 12, 8, 1, (HUGGING_FACE,))  # note() says why no other
 CPU = Work("cpu", None, "small", 4096, (16, 32, 64), 1, 9, 1, least=3000)
 TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1)
 
 
 def main(asked: Sequence[str]) -> None:
+    if asked[:1] != ["--alone"]:
+        refuse_others(asked, [ONE_SHAPE, "--fill", "--tiny"])
     work = TINY if "--tiny" in asked else GPU if torch.cuda.is_available() else CPU
     with TemporaryDirectory() as scratch:
         task = prepared(work, Path(scratch))
@@ -86,11 +89,13 @@ def main(asked: Sequence[str]) -> None:
             for process in [subprocess.Popen([*command, name, *asked]) for name in names]:
                 process.wait()
         elif work is GPU:
+            agree(task, work)
             peaks, chosen = Peaks(), dict[str, int]()
             made = racing(engines(task, work, Path(scratch), chosen), asked)
             steps = {name: peaks.warmed(name, make, len(task.batches)) for name, make in made.items()}
             compare(task, work, steps, chosen, asked, peaks)
         else:
+            agree(task, work)
             names = [*racing(engines(task, work, Path(scratch), {}), asked)]
             with running({name: (alone, len_cores(), work, Path(scratch), name) for name in names}) as steps:
                 chosen = {name: steps[name]("size") for name in names}  # one is made after another, undisturbed
@@ -99,10 +104,24 @@ def main(asked: Sequence[str]) -> None:
 
 
 def prepared(work: Work, folder: Path) -> Rewrite:
-    values = merge(read_toml(find_recipe("multi30k-en-de-cased")), {"train": {"tokens": work.tokens}})
+    values = merge(
+        read_toml(find_recipe("multi30k-en-de-cased")),
+        {"train": {"tokens": work.tokens}, "task": {"smoothing": SMOOTHING}},
+    )
     _, task = prepare(make_recipe(values, schema), folder)
     assert isinstance(task, Rewrite)
     return task
+
+
+@torch.no_grad()
+def agree(task: Rewrite, work: Work) -> None:
+    """With equal weights, Hugging Face loses as much as we do."""
+    mine = ours(work.size, task.tokenizers.target.size)
+    twin = marian(mine).to(work.device).eval()
+    mine, batch = mine.to(work.device).eval(), task.batch("train", 0).to(work.device)
+    loss, theirs = task.loss(mine, batch, None), float(_marian_loss(twin)(batch.source, batch.target))
+    found = float(loss.total) / loss.count
+    assert math.isclose(found, theirs, rel_tol=1e-4), (found, theirs)
 
 
 def alone(_: int, work: Work, folder: Path, name: str) -> Callable[..., int]:
@@ -140,7 +159,7 @@ def note(task: Rewrite, work: Work, chosen: dict[str, int]) -> str:
         f"Transformer {work.size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, "
         f"{work.tokens:,} tokens a batch for us and for bucketed peers; default batches are of random order and "
         f"hold as many sentences as suit a peer best ({sizes} were tried){held}; AdamW (fused), label "
-        f"smoothing, dropout 0.1, {how}.{fixed}{absent}"
+        f"smoothing of {SMOOTHING}, dropout 0.1, {how}.{fixed}{absent}"
     )
 
 
@@ -165,8 +184,8 @@ def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> 
     def bucketed(peer: str) -> Step:
         return partial(learner(peer), itertools.cycle(list(bucketed_batches(task))))
 
-    def of_one_shape(peer: str) -> Step:
-        learn = _learner(*MAKERS[peer](work, vocab, any_shape=False), work.device)
+    def of_one_shape(peer: str, mode: str | None = None) -> Step:
+        learn = _learner(*MAKERS[peer](work, vocab, any_shape=False, mode=mode), work.device)
         rows = work.rows[-1]
         return partial(learn, drawn(default_batches(task, rows, to=longest(task)), task, rows))
 
@@ -176,6 +195,8 @@ def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> 
         found[f"{peer}, bucketed batches"] = partial(bucketed, peer)
         if work.backend is not None:
             found[f"{peer} {FOR_ONE}"] = partial(of_one_shape, peer)
+        if work is GPU:
+            found[f"{peer} {FOR_ONE}, recorded"] = partial(of_one_shape, peer, "reduce-overhead")
     return found
 
 
@@ -232,24 +253,32 @@ def _learner(model: nn.Module, loss_of: Loss, device: str) -> Learn:
     return learn
 
 
-def _hugging_face(work: Work, vocab: int, any_shape: bool = True) -> tuple[nn.Module, Loss]:
+def _hugging_face(
+    work: Work, vocab: int, any_shape: bool = True, mode: str | None = None
+) -> tuple[nn.Module, Loss]:  # fmt: skip
     model = marian(ours(work.size, vocab)).to(work.device).train()
+    loss = _marian_loss(model)
+    if work.backend is None:
+        return model, loss
+    return model, torch.compile(loss, dynamic=any_shape, backend=work.backend, mode=mode)
 
+
+def _marian_loss(model: nn.Module) -> Loss:
     def loss(source: Tensor, target: Tensor) -> Tensor:
         real = (source != PAD).long()
         logits = model(
             input_ids=source, attention_mask=real, decoder_input_ids=target[:, :-1], use_cache=False
         ).logits  # a cache is for decoding; its own trainer has none either
         return nn.functional.cross_entropy(
-            logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, label_smoothing=0.1
+            logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD, label_smoothing=SMOOTHING
         )
 
-    return model, loss if work.backend is None else torch.compile(loss, dynamic=any_shape, backend=work.backend)
+    return loss
 
 
-def _plain(work: Work, vocab: int, any_shape: bool = True) -> tuple[nn.Module, Loss]:
+def _plain(work: Work, vocab: int, any_shape: bool = True, mode: str | None = None) -> tuple[nn.Module, Loss]:
     model = Plain(shape(work.size, vocab)).to(work.device).train()
-    body = model if work.backend is None else torch.compile(model, dynamic=any_shape, backend=work.backend)
+    body = model if work.backend is None else torch.compile(model, dynamic=any_shape, backend=work.backend, mode=mode)
     return model, lambda source, target: body(source, target[:, :-1], target[:, 1:])
 
 
