@@ -81,8 +81,13 @@ def compiler() -> list[str]:
             return words
     raise Unbuilt(
         "the accelerator needs a C++ compiler, and none was found; install g++, or compile it into the package where "
-        "there is one (python -m regard.fast.build), or write arithmetic fp32"
+        "there is one (python -m regard.fast), or write arithmetic fp32"
     )
+
+
+def build_in() -> Path:
+    """Compiles it into the package itself, where every machine with such a processor finds it."""
+    return build(NATIVE, compiler(), f"{_stem()}.so")
 
 
 def build(folder: Path, words: list[str], name: str) -> Path:
@@ -211,7 +216,3 @@ def _team() -> c_void_p | None:
     with suppress(OSError, AttributeError):
         return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, c_void_p)
     return None
-
-
-if __name__ == "__main__":
-    print(build(NATIVE, compiler(), f"{_stem()}.so"))

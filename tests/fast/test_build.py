@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 
@@ -151,6 +154,13 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(
     assert not any(home.iterdir())
 
 
+def test_the_packages_build_says_in_one_sentence_why_it_made_nothing() -> None:
+    command = [sys.executable, "-m", "regard.fast"]
+    done = subprocess.run(command, env={**os.environ, "CXX": "/nowhere/c++"}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"CXX names /nowhere/c\+\+, which is not there; [^\n]*\n", done.stderr)
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("PATH", "/nowhere")
@@ -217,7 +227,7 @@ def test_what_the_packages_build_has_made_is_taken_first(home: Path, monkeypatch
     for source in build.NATIVE.glob("*.[ch]*"):
         (home / source.name).write_bytes(source.read_bytes())
     monkeypatch.setattr(build, "NATIVE", home)
-    made = build.build(home, build.compiler(), f"{build._stem()}.so")
+    made = build.build_in()
     loaded: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", loaded.append)
     monkeypatch.setattr(build, "_declared", lambda found: found)
