@@ -391,10 +391,10 @@ private:
         }
         const bool too_early = lines[live[0]].said < ask.shortest;
         if (too_early) banned.push_back(ask.end);
-        for (int panel = 0; panel < head.panels; panel += WORDS / PANEL) {
-            const int to = std::min(head.panels, panel + WORDS / PANEL), first = panel * PANEL;
+        for (int panel = 0; panel < head.panels; panel += WORDS / by.panel) {
+            const int to = std::min(head.panels, panel + WORDS / by.panel), first = panel * by.panel;
             by.product(head, v, panel, to, logits, WORDS);
-            const int count = std::min(head.tall, to * PANEL) - first;
+            const int count = std::min(head.tall, to * by.panel) - first;
             for (int row = 0; row < rows; ++row)
                 by.see(bests[row], logits + (long)row * WORDS, first, count, banned.data(), banned.size());
         }
@@ -523,6 +523,13 @@ private:
     }
 };
 
+template <typename T>
+T* zeros(size_t count) {
+    Held<T> found = held<T>(count);
+    std::fill_n(found.get(), count, T());
+    return found.release();
+}
+
 }  // namespace
 
 // ---- what Python calls
@@ -535,21 +542,21 @@ const char* regard_processor() { return best_kernels()->name; }
 Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide, int whole, const char* kernels) {
     const Kernels* by = kernels_named(kernels);
     if (!by) return nullptr;
-    const int deep = (wide + STEP - 1) / STEP * STEP, panels = (tall + PANEL - 1) / PANEL;
+    const int deep = (wide + STEP - 1) / STEP * STEP, panel = by->panel, panels = (tall + panel - 1) / panel;
     Matrix* m = new Matrix{by, tall, wide, deep, panels, nullptr, nullptr, nullptr, nullptr, nullptr};
-    m->bias = new float[panels * PANEL]();
+    m->bias = zeros<float>(panels * panel);
     if (bias) std::copy_n(bias, tall, m->bias);
     if (!whole) {
-        m->floats = new float[(size_t)panels * wide * PANEL]();
+        m->floats = zeros<float>((size_t)panels * wide * panel);
         for (int row = 0; row < tall; ++row) {
-            float* to = m->floats + (size_t)(row / PANEL) * wide * PANEL + row % PANEL;
-            for (int k = 0; k < wide; ++k) to[(size_t)k * PANEL] = weight[(size_t)row * wide + k];
+            float* to = m->floats + (size_t)(row / panel) * wide * panel + row % panel;
+            for (int k = 0; k < wide; ++k) to[(size_t)k * panel] = weight[(size_t)row * wide + k];
         }
         return m;
     }
-    m->bytes = new int8_t[(size_t)panels * deep * PANEL]();
-    m->scales = new float[panels * PANEL]();
-    m->sums = new int32_t[panels * PANEL]();
+    m->bytes = zeros<int8_t>((size_t)panels * deep * panel);
+    m->scales = zeros<float>(panels * panel);
+    m->sums = zeros<int32_t>(panels * panel);
     for (int row = 0; row < tall; ++row) {
         const float* w = weight + (size_t)row * wide;
         float top = 0, nothing = 0;
@@ -558,10 +565,10 @@ Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide
             nothing += w[k] - w[k];  // as in quantise
         }
         const float one = top + nothing > LEAST ? by->most / top : 0.0f;
-        int8_t* to = m->bytes + (size_t)(row / PANEL) * deep * PANEL + (row % PANEL) * STEP;
+        int8_t* to = m->bytes + (size_t)(row / panel) * deep * panel + (row % panel) * STEP;
         for (int k = 0; k < wide; ++k) {
             const int8_t byte = (int8_t)std::lrintf(w[k] * one);
-            to[(size_t)(k / STEP) * PANEL * STEP + k % STEP] = byte;
+            to[(size_t)(k / STEP) * panel * STEP + k % STEP] = byte;
             m->sums[row] += byte;
         }
         m->scales[row] = (top + nothing) / by->most;
@@ -570,11 +577,7 @@ Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide
 }
 
 void regard_forget(Matrix* m) {
-    delete[] m->floats;
-    delete[] m->bytes;
-    delete[] m->scales;
-    delete[] m->sums;
-    delete[] m->bias;
+    for (void* part : {(void*)m->floats, (void*)m->bytes, (void*)m->scales, (void*)m->sums, (void*)m->bias}) std::free(part);
     delete m;
 }
 

@@ -5,59 +5,35 @@ namespace {
 
 // ---- products
 
+// Some vectors at a time, and one panel of W, stay in registers: R rows of two of the widest vectors.
 #ifdef __AVX512F__
-
 constexpr int FLOAT_ROWS = 8;
+#else
+constexpr int FLOAT_ROWS = 6;  // of sixteen registers four are left, and three are needed
+#endif
 
 template <int R>
-void rows_of_floats(const float* panel, int wide, const float* x, long stride, Floats (&y)[R][2]) {
-    __m512 total[R];
-    for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
-    for (int k = 0; k < wide; ++k, panel += PANEL) {
-        const __m512 w = _mm512_loadu_ps(panel);
-        for (int r = 0; r < R; ++r) total[r] = _mm512_fmadd_ps(_mm512_set1_ps(x[r * stride + k]), w, total[r]);
+void rows_of_floats(const float* panel, int wide, const float* x, long stride, Wide (&y)[R][2]) {
+    Wide total[R][2] = {};
+    for (int k = 0; k < wide; ++k, panel += COLUMNS) {
+        const Wide left = load_wide(panel), right = load_wide(panel + LANES);
+        for (int r = 0; r < R; ++r) {
+            const Wide number = repeated(x[r * stride + k]);
+            total[r][0] = add_product(number, left, total[r][0]);
+            total[r][1] = add_product(number, right, total[r][1]);
+        }
     }
     memcpy(y, total, sizeof total);
 }
-
-#else
-
-constexpr int FLOAT_ROWS = 6;  // of two registers each: of sixteen, four are left, and three are needed
-
-template <int R>
-void rows_of_floats(const float* panel, int wide, const float* x, long stride, Floats (&y)[R][2]) {
-    for (int r = 0; r < R; ++r) y[r][0] = y[r][1] = Floats{};
-    for (int k = 0; k < wide; ++k, panel += PANEL) {
-        const Floats left = load(panel), right = load(panel + 8);
-        for (int r = 0; r < R; ++r) {
-            const Floats number = all(x[r * stride + k]);
-            y[r][0] = fused(number, left, y[r][0]);
-            y[r][1] = fused(number, right, y[r][1]);
-        }
-    }
-}
-
-#endif
 
 // Sums of whole numbers, which are exact: 255 * 127 * wide stays below 2^31.
 #if defined(__AVX512VNNI__)
 
 constexpr int MOST = 127;
-constexpr int BYTE_ROWS = 6;
+constexpr int BYTE_ROWS = 8;
 
-template <int R>
-void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R][2]) {
-    __m512i total[R];
-    for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_si512();
-    for (int k = 0; k < deep; k += STEP, panel += PANEL * STEP) {
-        const __m512i w = _mm512_loadu_si512(panel);
-        for (int r = 0; r < R; ++r) {
-            int32_t four;
-            memcpy(&four, x + (long)r * deep + k, STEP);
-            total[r] = _mm512_dpbusd_epi32(total[r], _mm512_set1_epi32(four), w);
-        }
-    }
-    memcpy(y, total, sizeof total);
+inline WideInts add_bytes(WideInts sum, int32_t four, const int8_t* panel) {
+    return (WideInts)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(four), _mm512_loadu_si512(panel));
 }
 
 #elif defined(__AVX2__)
@@ -65,23 +41,9 @@ void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R]
 constexpr int MOST = 64;      // the sum of two products is made in 16 bits: 2 * 255 * 64 is below 2^15
 constexpr int BYTE_ROWS = 4;  // their sums, and what they are made of, fill the registers
 
-template <int R>
-void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R][2]) {
-    __m256i total[R][2];
-    for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm256_setzero_si256();
-    const __m256i ones = _mm256_set1_epi16(1);
-    for (int k = 0; k < deep; k += STEP, panel += PANEL * STEP) {
-        const __m256i left = _mm256_loadu_si256((const __m256i*)panel);
-        const __m256i right = _mm256_loadu_si256((const __m256i*)(panel + 32));
-        for (int r = 0; r < R; ++r) {
-            int32_t four;
-            memcpy(&four, x + (long)r * deep + k, STEP);
-            const __m256i number = _mm256_set1_epi32(four);
-            total[r][0] = _mm256_add_epi32(total[r][0], _mm256_madd_epi16(_mm256_maddubs_epi16(number, left), ones));
-            total[r][1] = _mm256_add_epi32(total[r][1], _mm256_madd_epi16(_mm256_maddubs_epi16(number, right), ones));
-        }
-    }
-    memcpy(y, total, sizeof total);
+inline WideInts add_bytes(WideInts sum, int32_t four, const int8_t* panel) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi32(four), _mm256_loadu_si256((const __m256i*)panel));
+    return (WideInts)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
 #else
@@ -89,50 +51,61 @@ void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R]
 constexpr int MOST = 127;
 constexpr int BYTE_ROWS = 4;
 
-template <int R>
-void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, Ints (&y)[R][2]) {
-    int32_t total[R][PANEL] = {};
-    for (int k = 0; k < deep; k += STEP, panel += PANEL * STEP)
-        for (int r = 0; r < R; ++r)
-            for (int j = 0; j < PANEL; ++j)
-                for (int i = 0; i < STEP; ++i) total[r][j] += x[(long)r * deep + k + i] * panel[j * STEP + i];
-    memcpy(y, total, sizeof total);
+inline WideInts add_bytes(WideInts sum, int32_t four, const int8_t* panel) {
+    uint8_t x[STEP];
+    memcpy(x, &four, STEP);
+    for (int j = 0; j < LANES; ++j)
+        for (int i = 0; i < STEP; ++i) sum[j] += x[i] * panel[j * STEP + i];
+    return sum;
 }
 
 #endif
 
-inline void put(float* to, int room, Floats left, Floats right) {
-    if (room >= PANEL) {
-        store(to, left);
-        store(to + 8, right);
+template <int R>
+void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, WideInts (&y)[R][2]) {
+    WideInts total[R][2] = {};
+    for (int k = 0; k < deep; k += STEP, panel += COLUMNS * STEP)
+        for (int r = 0; r < R; ++r) {
+            int32_t four;
+            memcpy(&four, x + (long)r * deep + k, STEP);
+            total[r][0] = add_bytes(total[r][0], four, panel);
+            total[r][1] = add_bytes(total[r][1], four, panel + LANES * STEP);
+        }
+    memcpy(y, total, sizeof total);
+}
+
+inline void put(float* to, int room, Wide left, Wide right) {
+    if (room >= COLUMNS) {
+        store_wide(to, left);
+        store_wide(to + LANES, right);
         return;
     }
-    float both[PANEL];
-    store(both, left);
-    store(both + 8, right);
+    float both[COLUMNS];
+    store_wide(both, left);
+    store_wide(both + LANES, right);
     memcpy(to, both, room * sizeof(float));
 }
 
 template <int R>
 void some_rows(const Matrix& m, const Vectors& v, int row, int panel, float* y, long stride) {
-    Floats found[R][2];
-    const int at = panel * PANEL;
+    Wide found[R][2];
+    const int at = panel * COLUMNS;
     if (m.bytes) {
-        Ints sums[R][2];
-        rows_of_bytes<R>(m.bytes + (long)panel * m.deep * PANEL, m.deep, v.bytes + (long)row * m.deep, sums);
+        WideInts sums[R][2];
+        rows_of_bytes<R>(m.bytes + (long)panel * m.deep * COLUMNS, m.deep, v.bytes + (long)row * m.deep, sums);
         for (int half = 0; half < 2; ++half) {
-            const Floats scale = load(m.scales + at + 8 * half);
-            Ints all_bytes;
-            memcpy(&all_bytes, m.sums + at + 8 * half, sizeof all_bytes);
+            const Wide scale = load_wide(m.scales + at + LANES * half);
+            WideInts all_bytes;
+            memcpy(&all_bytes, m.sums + at + LANES * half, sizeof all_bytes);
             for (int r = 0; r < R; ++r) {
-                const Floats exact = __builtin_convertvector(sums[r][half] - all_bytes * v.zeros[row + r], Floats);
+                const Wide exact = __builtin_convertvector(sums[r][half] - all_bytes * v.zeros[row + r], Wide);
                 found[r][half] = exact * (scale * v.scales[row + r]);
             }
         }
     } else {
-        rows_of_floats<R>(m.floats + (long)panel * m.wide * PANEL, m.wide, v.floats + row * v.stride, v.stride, found);
+        rows_of_floats<R>(m.floats + (long)panel * m.wide * COLUMNS, m.wide, v.floats + row * v.stride, v.stride, found);
     }
-    const Floats left = load(m.bias + at), right = load(m.bias + at + 8);
+    const Wide left = load_wide(m.bias + at), right = load_wide(m.bias + at + LANES);
     for (int r = 0; r < R; ++r) put(y + r * stride, m.tall - at, found[r][0] + left, found[r][1] + right);
 }
 
@@ -144,7 +117,7 @@ void rest_of_rows(const Matrix& m, const Vectors& v, int row, int panel, float* 
 
 template <int R>
 void product_of(const Matrix& m, const Vectors& v, int from, int to, float* y, long stride) {
-    for (int panel = from; panel < to; ++panel, y += PANEL) {
+    for (int panel = from; panel < to; ++panel, y += COLUMNS) {
         int row = 0;
         for (; row + R <= v.count; row += R) some_rows<R>(m, v, row, panel, y + row * stride, stride);
         rest_of_rows<R - 1>(m, v, row, panel, y + row * stride, stride);
@@ -389,5 +362,5 @@ void see(Best& best, float* logits, int first, int count, const int* banned, int
 
 }  // namespace
 
-const Kernels OWN(kernels) = {OWN(name), MOST, quantise, product, norm, activate, add, embed, look, look_within, see,
+const Kernels OWN(kernels) = {OWN(name), COLUMNS, MOST, quantise, product, norm, activate, add, embed, look, look_within, see,
                               &OWN(learning)};

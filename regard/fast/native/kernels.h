@@ -6,23 +6,22 @@
 
 #include "learning.h"
 
-constexpr int PANEL = 16;  // outputs that are computed side by side
 constexpr int STEP = 4;    // inputs in bytes that are read at a time
 constexpr float LEAST = 1e-36f;  // of a vector's numbers: what is smaller is nothing, since 255 / LEAST has to be finite
 
 struct Kernels;
 
-// W of y = Wx + b, laid out in panels of 16 rows: the numbers that meet one input stand together.
+// W of y = Wx + b, laid out in panels of some rows: the numbers that meet one input stand together.
 struct Matrix {
     const Kernels* by;
     int tall, wide;         // outputs and inputs
     int deep;               // inputs, rounded up to what is read at a time
-    int panels;             // outputs / 16, rounded up
-    float* floats;          // (panels, wide, 16), or
-    int8_t* bytes;          // (panels, deep / 4, 16, 4): what they are worth is scales[row] * byte
-    float* scales;          // (panels * 16)
-    int32_t* sums;          // (panels * 16) of the bytes in each row
-    float* bias;            // (panels * 16), zero where there is none
+    int panels;             // outputs / by->panel, rounded up
+    float* floats;          // (panels, wide, panel), or
+    int8_t* bytes;          // (panels, deep / 4, panel, 4): what they are worth is scales[row] * byte
+    float* scales;          // (panels * panel)
+    int32_t* sums;          // (panels * panel) of the bytes in each row
+    float* bias;            // (panels * panel), zero where there is none
 };
 
 // Some vectors as a product takes them: as they are, and in whole numbers, each by its own scale.
@@ -49,9 +48,10 @@ struct Best {
 
 struct Kernels {
     const char* name;
+    int panel;              // outputs that are computed side by side
     int most;               // of a weight in whole numbers
     void (*quantise)(const Matrix&, Vectors&);
-    // Outputs of the panels [from, to) at y[row * stride + output - 16 * from].
+    // Outputs of the panels [from, to) at y[row * stride + output - panel * from].
     void (*product)(const Matrix&, const Vectors&, int from, int to, float* y, long stride);
     void (*norm)(float* x, int count, int dim, const float* weight, const float* bias, float epsilon, float* y);
     void (*activate)(Activation, float* x, long count);

@@ -10,26 +10,10 @@ inline int least(int a, int b) { return a < b ? a : b; }
 // A tile of C stays in registers: ROWS lines of two of the widest vectors. Both sides of the product are laid out so that
 // what meets at one vector stands together.
 #ifdef __AVX512F__
-typedef float Wide __attribute__((vector_size(64)));
 constexpr int ROWS = 8;
-inline Wide repeated(const float* number) { return (Wide)_mm512_set1_ps(*number); }
-inline Wide add_product(Wide a, Wide b, Wide c) { return (Wide)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 #else
-typedef Floats Wide;
 constexpr int ROWS = 6;
-inline Wide repeated(const float* number) { return all(*number); }
-inline Wide add_product(Wide a, Wide b, Wide c) { return fused(a, b, c); }
 #endif
-
-constexpr int LANES = sizeof(Wide) / sizeof(float), COLUMNS = 2 * LANES;
-
-inline Wide load_wide(const float* from) {
-    Wide v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
-inline void store_wide(float* to, Wide v) { memcpy(to, &v, sizeof v); }
 
 template <int R>
 void tile(const float* a, const float* b, int depth, float* c, long stride, int columns, const float* begin, bool add) {
@@ -44,7 +28,7 @@ void tile(const float* a, const float* b, int depth, float* c, long stride, int 
         const Wide left = load_wide(b), right = load_wide(b + LANES);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            const Wide number = repeated(a + r);
+            const Wide number = repeated(a[r]);
             total[r][0] = add_product(number, left, total[r][0]);
             total[r][1] = add_product(number, right, total[r][1]);
         }

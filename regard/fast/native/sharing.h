@@ -3,15 +3,30 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
 
-// Memory that is not written before it is used: what an answer does not need costs nothing.
-using Buffer = std::unique_ptr<float[]>;
-inline Buffer buffer(size_t count) { return Buffer(new float[count + 16]); }
+// Memory that is not written before it is used: what an answer does not need costs nothing. It begins with a line of the
+// cache, so that no vector of what stands in panels lies across two.
+constexpr size_t LINE = 64;
+struct Free {
+    void operator()(void* at) const { std::free(at); }
+};
+template <typename T>
+using Held = std::unique_ptr<T[], Free>;
+template <typename T>
+Held<T> held(size_t count) {
+    void* at = std::aligned_alloc(LINE, (count * sizeof(T) / LINE + 2) * LINE);
+    if (!at) throw std::bad_alloc();
+    return Held<T>(static_cast<T*>(at));
+}
+
+using Buffer = Held<float>;
+inline Buffer buffer(size_t count) { return held<float>(count); }
 
 // GOMP_parallel of the pool of threads that PyTorch has. Such a pool waits for its next work by spinning, some
 // milliseconds long: threads of another would find their cores taken. Where there is none, threads are made.

@@ -33,6 +33,30 @@ inline Floats fused(Floats a, Floats b, Floats c) {
 #endif
 }
 
+// The widest vectors of the processor. Products have two of them side by side: what is read of one vector then serves
+// both, and neither sum waits for itself.
+#ifdef __AVX512F__
+typedef float Wide __attribute__((vector_size(64)));
+typedef int32_t WideInts __attribute__((vector_size(64)));
+inline Wide repeated(float number) { return (Wide)_mm512_set1_ps(number); }
+inline Wide add_product(Wide a, Wide b, Wide c) { return (Wide)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#else
+typedef Floats Wide;
+typedef Ints WideInts;
+inline Wide repeated(float n) { return Wide{n, n, n, n, n, n, n, n}; }
+inline Wide add_product(Wide a, Wide b, Wide c) { return fused(a, b, c); }
+#endif
+
+constexpr int LANES = sizeof(Wide) / sizeof(float), COLUMNS = 2 * LANES;
+
+inline Wide load_wide(const float* from) {
+    Wide v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+inline void store_wide(float* to, Wide v) { memcpy(to, &v, sizeof v); }
+
 inline Floats all(float n) { return Floats{n, n, n, n, n, n, n, n}; }
 
 inline Floats pick(Ints which, Floats yes, Floats no) { return (Floats)((which & (Ints)yes) | (~which & (Ints)no)); }
