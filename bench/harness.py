@@ -202,8 +202,9 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """Its name and the instructions that matter here."""
-    named = _of_processor("model name") or platform.machine()
+    """Its name, which a virtual machine often cuts short, its family, and the instructions that matter here."""
+    named, family = _of_processor("model name") or platform.machine(), _of_processor("cpu family")
+    named += f", family {family}" if family else ""
     whole = " with VNNI" if "vnni" in _of_processor("flags") else ""
     return f"{named} ({torch.backends.cpu.get_cpu_capability()}{whole})"
 

@@ -6,8 +6,9 @@ The block is written here from its description: convolutions padded on both side
 off and copied, torch's weight_norm. The plain loop is the one of PyTorch's example of a word language model at its
 default size: nn.LSTM, a tied linear layer, log_softmax and the loss of all words. Each has our weights and loses what
 we lose; batches, dropout, clipping and optimizer (Adam, or SGD for words; fused) are the same, so that what is raced is
-a model with its loss, forward and backward, and nothing else. Where one number is asked at the end of a sequence, ours
-leaves out what that does not depend on (`conclude`); the authors' block has no such thing.
+a model with its loss, forward and backward, and nothing else; ours is made ready as `regard train` makes it. Where one
+number is asked at the end of a sequence, ours leaves out what that does not depend on (`conclude`); the authors' block
+has no such thing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from bench.harness import Comparison, race, report
 from regard.core.state import State, each
+from regard.fast import quicken
 from regard.models import recurrent
 from regard.models.tcn import TCN, Config, Level
 
@@ -137,6 +139,7 @@ def networks(work: Work, device: str) -> dict[str, Engine]:
     torch.manual_seed(0)
     config = Config(**work.config)
     model = TCN(config).to(device)
+    quicken(model)
     theirs = Authors(model).to(device)
     x, wanted = batch(work, config, device)
 
@@ -260,6 +263,7 @@ class Loop(nn.Module):
 def lstms(device: str) -> dict[str, Engine]:
     torch.manual_seed(0)
     model = recurrent.LanguageModel(recurrent.Config(**LSTM)).to(device)
+    quicken(model)
     theirs = Loop(model).to(device)
     nn.init.zeros_(theirs.output.bias)  # as ours is at first
     words = torch.randint(4, LSTM["vocab"], (ROWS, STEPS + 1), device=device)

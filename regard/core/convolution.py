@@ -22,11 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from regard.core.linear import WORTH, Multiplying, Times, times
+
 FEW = 2**13  # numbers: with fewer, a call costs more than the work that it does
 NEAR = 2**16  # numbers that are laid out for a gradient: with more, they are too far away when they are multiplied
 
 
-class Causal(nn.Module):
+class Causal(Multiplying):
     """A causal convolution with weight norm that begins as PyTorch's convolutions do."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1) -> None:
@@ -50,16 +52,16 @@ class Causal(nn.Module):
         lead = 0 if past is None else past.shape[-1]
         if past is not None and lead:
             x = torch.cat([past.permute(1, 2, 0).to(x.dtype), x], 1)
-        return causal(x, self.weight, self.bias, self.dilation, lead), self._heard(x, lead, real)
+        return causal(x, self.weight, self.bias, self.dilation, lead, self.times), self._heard(x, lead, real)
 
     def every_second(self, x: Tensor) -> Tensor:
         """What it says at every second step, counted from the last, if the dilation were 1: the steps from which it
         hears an even number back are one sequence, those from which it hears an odd number another."""
         (even, odd), (now, before) = halves(x), halves(self.weight)
-        y = causal(even, now, self.bias)
+        y = causal(even, now, self.bias, by=self.times)
         if odd.shape[1] == 0 or before.shape[1] == 0:
             return y
-        z = causal(odd, before)
+        z = causal(odd, before, by=self.times)
         return y + F.pad(z, (0, 0, y.shape[1] - z.shape[1], 0))
 
     def _heard(self, x: Tensor, lead: int, real: Tensor | None) -> Tensor:
@@ -76,16 +78,23 @@ class Causal(nn.Module):
         return last.permute(2, 0, 1)
 
 
-def causal(x: Tensor, weight: Tensor, bias: Tensor | None = None, dilation: int = 1, lead: int = 0) -> Tensor:
-    """x (C, T, B), weight (outputs, kernel, C) -> (outputs, T - lead, B): the first `lead` steps are only heard."""
+def causal(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, dilation: int = 1, lead: int = 0, by: Times = times
+) -> Tensor:  # fmt: skip
+    """x (C, T, B), weight (outputs, kernel, C) -> (outputs, T - lead, B): the first `lead` steps are only heard. Large
+    products are made `by` somebody's own."""
     device, rows = x.device.type, x.shape[2]
     if torch.is_autocast_enabled(device):
         kind = torch.get_autocast_dtype(device)
         x, weight, bias = x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
     if (heard := max(1, -(-x.shape[1] // dilation))) < weight.shape[1]:  # the taps before hear nothing
         weight = weight[:, -heard:]
-    products = Taps if weight.shape[1] == 1 or (device == "cpu" and x.numel() > FEW) else Columns
-    y: Tensor = products.apply(x.flatten(1), weight, bias, dilation * rows, lead * rows)
+    how = weight, bias, dilation * rows, lead * rows
+    y: Tensor
+    if weight.shape[1] == 1 or (device == "cpu" and x.numel() > FEW):
+        y = Taps.apply(x.flatten(1), *how, by if x.numel() * len(weight) >= WORTH else times)
+    else:
+        y = Columns.apply(x.flatten(1), *how)
     return y.unflatten(1, (-1, rows))
 
 
@@ -112,13 +121,15 @@ class Taps(torch.autograd.Function):
     """One product for each Wⱼ, and no copy: the fastest on a CPU, unless there is little to do."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, lead: int) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, lead: int, by: Times = times
+    ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight)
-        ctx.dilation, ctx.lead = dilation, lead
-        now, *before = reversed(weight.unbind(1))
-        y = now @ x[:, lead:] if bias is None else torch.addmm(bias[:, None], now, x[:, lead:])
-        for w, (then, at) in zip(before, _spans(x, dilation, lead), strict=False):
-            y[:, at].addmm_(w, x[:, then])
+        ctx.dilation, ctx.lead, ctx.by = dilation, lead, by
+        answered = len(weight), x.shape[1] - lead
+        y = x.new_zeros(answered) if bias is None else bias[:, None].expand(answered).clone()
+        for w, (then, at) in zip(reversed(weight.unbind(1)), _spans(x, dilation, lead), strict=False):
+            by(w, x[:, then], y[:, at], add=True)
         return y
 
     @staticmethod
@@ -126,23 +137,21 @@ class Taps(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         if dy.numel() * weight.shape[1] <= NEAR:
-            return _back(ctx, dy)
-        dw = torch.zeros_like(weight)
-        torch.mm(dy, x[:, ctx.lead :].T, out=dw[:, -1])
-        dx = F.pad(weight[:, -1].T @ dy, (ctx.lead, 0)) if ctx.needs_input_grad[0] else None
-        pairs = zip(reversed(weight[:, :-1].unbind(1)), reversed(dw[:, :-1].unbind(1)), strict=True)
+            return *_back(ctx, dy), None
+        dw, dx = torch.zeros_like(weight), torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        pairs = zip(reversed(weight.unbind(1)), reversed(dw.unbind(1)), strict=True)
         for (w, d), (then, at) in zip(pairs, _spans(x, ctx.dilation, ctx.lead), strict=False):
             moved = dy[:, at]
-            torch.mm(moved, x[:, then].T, out=d)
+            ctx.by(moved, x[:, then].T, d)
             if dx is not None:
-                dx[:, then].addmm_(w.T, moved)
-        return dx, dw, dy.sum(1) if ctx.needs_input_grad[2] else None, None, None
+                ctx.by(w.T, moved, dx[:, then], add=True)
+        return dx, dw, dy.sum(1) if ctx.needs_input_grad[2] else None, None, None, None
 
 
 def _spans(x: Tensor, dilation: int, lead: int) -> Iterator[tuple[slice, slice]]:
     """Going back from now: which of x is heard there, and at which of y; no farther than there is something to hear."""
     whole = x.shape[1]
-    for back in range(dilation, whole, dilation):
+    for back in range(0, whole, dilation):
         yield slice(max(lead - back, 0), whole - back), slice(max(back - lead, 0), None)
 
 

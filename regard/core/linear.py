@@ -17,7 +17,7 @@ from regard.core.changes import mark, notice_optimizers
 
 LARGE = 2**17  # numbers in a matrix: a smaller one is multiplied before a packed product has begun
 ALONE = 2**19  # the same for one vector, where the matrix is near
-WORTH = 2**23  # multiplications of a product in training that are worth a call of our own
+WORTH = 2**22  # multiplications of a product in training that are worth a call of our own
 ALIGNED = 64  # rows of a matrix on a GPU are a multiple of this
 ROWS = 32  # the layout is chosen for about so many vectors at a time; measured to suit one as well as hundreds
 NEAR = 2**23  # numbers in a model: so many stay in a CPU's cache from one word to the next
@@ -147,11 +147,16 @@ def pack(model: M, layout: Layout | None = None) -> M:
     return model
 
 
-class Packable(nn.Module):
+class Multiplying(nn.Module):
+    """Learns by products of matrices."""
+
+    times: Times = staticmethod(times)  # what it multiplies by, where nobody has brought a quicker one
+
+
+class Packable(Multiplying):
     """Can prepare itself for being asked and no longer trained."""
 
     packed: Packed | None = None
-    times: Times = staticmethod(times)  # what it multiplies by while it learns, where nobody has brought a quicker one
 
     def pack(self, layout: Layout = swiftest) -> None:
         raise TypeError(f"{type(self).__name__} must define pack")

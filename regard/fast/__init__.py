@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from regard.core.autoregressive import Autoregressive
 from regard.core.block import Encoder
 from regard.core.head import Head
-from regard.core.linear import Layout, Packable, pack
+from regard.core.linear import Layout, Multiplying, pack
 from regard.decode.captured import capture
 from regard.errors import ConfigError, nearest
 from regard.fast import kernels, learning, loss, narrow
@@ -77,7 +77,7 @@ def quicken(model: nn.Module) -> None:
     for part in model.modules():
         if type(part) is Head and (native or loss.suits(part.weight)):
             part.spread = learning.spread if native else loss.spread
-        if native and isinstance(part, Packable):
+        if native and isinstance(part, Multiplying):
             part.times = learning.times
         if native and isinstance(part, Autoregressive):
             part.along = learning.along

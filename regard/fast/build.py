@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from ctypes import c_char_p, c_float, c_int, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_long, c_void_p
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -198,7 +198,7 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
         (
             "regard_multiply",
             c_int,
-            [c_char_p, c_void_p, c_int, c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_int],
+            [c_char_p, c_void_p, c_int, c_void_p, c_int, c_int, c_void_p, c_void_p, c_long, c_int, c_int],
         ),
         ("regard_lose", c_int, [c_char_p, c_void_p, c_int, c_int, c_void_p, c_float, c_void_p, c_void_p, c_int]),
         ("regard_look", c_int, [c_char_p, c_void_p, c_void_p, c_void_p, c_int]),

@@ -24,6 +24,7 @@ from regard.core.linear import times as plain_times
 from regard.fast.build import Unbuilt, library
 
 SHARE = 2**15  # numbers to read or multiply that are worth a thread
+SMALL = 32  # a result that is neither taller nor wider is made of long sums, which PyTorch shares out better
 
 
 class _Heads(Structure):
@@ -51,14 +52,15 @@ def times(
 ) -> Tensor:  # fmt: skip
     """a·b + bias of (m, k) and (k, n); into `to`, or added to what is there. `kernels` names those of another processor
     than the best that is there."""
-    if recorded() or not _fit(a, b, to, bias):
+    small = kernels is None and max(len(a), *b.shape[1:]) < SMALL
+    if recorded() or small or not _fit(a, b, to, bias):
         return plain_times(a, b, to, bias=bias, add=add)  # which says what is wrong, if something is
     a, b = _in_lines(a), _in_lines(b)
     (m, k), n = a.shape, b.shape[1]
     found = a.new_empty(m, n) if to is None else to
     bias = None if bias is None else bias.contiguous()
     _do("multiply", kernels, byref(_side(a.T)), m, byref(_side(b)), n, k, None if bias is None else bias.data_ptr(),
-        found.data_ptr(), add, _threads(m * n * k // 64))  # fmt: skip
+        found.data_ptr(), found.stride(0), add, _threads(m * n * k // 64))  # fmt: skip
     return found
 
 
@@ -134,7 +136,8 @@ def _fit(a: Tensor, b: Tensor, to: Tensor | None, bias: Tensor | None) -> bool:
     """Whether the native side can be handed what is there, as numbers and nothing else."""
     if not all(t is None or _plain(t) for t in (a, b, to, bias)) or a.shape[1] != b.shape[0]:
         return False
-    whole = to is None or (to.shape == (len(a), b.shape[1]) and to.is_contiguous())
+    in_lines = to is None or to.is_contiguous() or (to.stride(1) == 1 and to.stride(0) >= to.shape[1])
+    whole = to is None or (to.shape == (len(a), b.shape[1]) and in_lines)
     return whole and (bias is None or bias.shape == (b.shape[1],))
 
 

@@ -149,7 +149,7 @@ class Level(nn.Module):
         """Every second step, counted from the last, of what comes out, where x are the steps that the level below gave:
         they are the dilation apart already, so that here it is 1. `there` (1, T, B) is False before a row begins.
         """
-        y = _where(there, self._activate(causal(x, self.first.weight, self.first.bias)))
+        y = _where(there, self._activate(causal(x, self.first.weight, self.first.bias, by=self.first.times)))
         z = self._activate(self.second.every_second(y))
         x, there = halves(x)[0], None if there is None else halves(there)[0]
         return _where(there, F.relu_(z + self.skip(x))), there
@@ -166,7 +166,7 @@ class Skip(Linear):
     """A matrix on the channels, (C, T, B) -> (wide, T, B); the authors call it a convolution of kernel 1."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return causal(x, self.weight[:, None], self.bias)
+        return causal(x, self.weight[:, None], self.bias, by=self.times)
 
 
 def _at_the_end(x: Tensor, last: Tensor | None, heard: int) -> tuple[Tensor, Tensor | None]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.core import linear
+from regard.core import convolution, linear
 from regard.core.block import FeedForward
 from regard.core.head import Head, Mixture
 from regard.core.head import spread as plain_spread
@@ -25,6 +25,7 @@ from regard.core.watch import watch
 from regard.fast import learning, quicken
 from regard.fast.build import library
 from regard.models import build, schema
+from regard.models.tcn import TCN, Config
 from regard.models.transformer import Transformer
 from regard.training.compiled import compile_in_place
 
@@ -56,7 +57,17 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 # ---- products
 
-SIZES = [(1, 1, 1), (3, 0, 5), (0, 4, 5), (7, 9, 11), (16, 64, 32), (77, 333, 55), (130, 500, 40), (40, 17, 1100)]
+SIZES = [
+    (1, 1, 1),
+    (3, 0, 5),
+    (0, 4, 5),
+    (7, 9, 11),
+    (16, 64, 32),
+    (77, 333, 55),
+    (24, 70, 48),
+    (130, 500, 40),
+    (40, 17, 1100),
+]
 
 
 def laid(rows: int, columns: int, turned: bool) -> Tensor:
@@ -76,6 +87,31 @@ def test_a_product_is_the_exact_one_however_its_sides_lie(m: int, k: int, n: int
             there = torch.randn(m, n)
             added = learning.times(a, b, there.clone(), add=True, kernels=kernels)
             torch.testing.assert_close(added.double(), exact + there, **within)
+
+
+def test_a_result_that_is_part_of_another_leaves_the_rest_alone(kernels: str, threads: None) -> None:
+    for (m, k, n), add in product([(40, 9, 33), (7, 20, 50), (1, 3, 1)], [False, True]):
+        a, b, around = torch.randn(m, k), torch.randn(k, n), torch.randn(m, n + 6)
+        wanted = around.clone()
+        wanted[:, 2 : n + 2] = a @ b + (around[:, 2 : n + 2] if add else 0.0)
+        learning.times(a, b, around[:, 2 : n + 2], add=add, kernels=kernels)
+        torch.testing.assert_close(around, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_a_result_whose_numbers_lie_apart_is_made_by_pytorch() -> None:
+    a, b, around = torch.randn(40, 9), torch.randn(9, 33), torch.zeros(33, 40)
+    learning.times(a, b, around.T)
+    torch.testing.assert_close(around.T, a @ b, atol=1e-5, rtol=1e-5)
+
+
+def test_a_small_result_of_long_sums_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(learning, "_do", lambda what, *given: asked.append(what))
+    a, b = torch.randn(31, 5000), torch.randn(5000, 31)
+    torch.testing.assert_close(learning.times(a, b), a @ b, rtol=0, atol=0)
+    assert not asked
+    learning.times(a, torch.randn(5000, 32))
+    assert asked == ["multiply"]
 
 
 def test_sides_that_are_parts_of_others() -> None:
@@ -396,6 +432,42 @@ def test_every_product_goes_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     quicken(model)
     learnt(model)
     assert {(16, 48), (16, 16), (16, 32), (32, 16), (16, 30), (30, 16)} <= seen
+
+
+@pytest.mark.parametrize(("lead", "biased"), [(0, True), (3, True), (0, False)])
+def test_a_convolution_learns_by_it_what_it_learns_without(
+    lead: int, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "WORTH", 0)
+    monkeypatch.setattr(convolution, "FEW", 0)
+    monkeypatch.setattr(convolution, "NEAR", 0)
+    x, weight, bias = torch.randn(40, 30, 2), torch.randn(48, 3, 40), torch.randn(48) if biased else None
+    asked: list[torch.Size] = []
+
+    def seen(a: Tensor, b: Tensor, *to: Tensor, **how: bool) -> Tensor:
+        asked.append(b.shape)
+        return learning.times(a, b, *to, **how)
+
+    def learnt(kind: torch.dtype, **by: linear.Times) -> list[Tensor]:
+        given = [None if t is None else t.to(kind).requires_grad_() for t in (x, weight, bias)]
+        y = convolution.causal(*given, 4, lead, **by)
+        wanted = [t for t in given if t is not None]
+        return [y, *torch.autograd.grad((y * torch.linspace(-1, 1, y.numel()).to(kind).view_as(y)).sum(), wanted)]
+
+    for one, other in zip(learnt(torch.float32, by=seen), learnt(torch.float64), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-3)
+    assert len(asked) == 3 * 3  # of each tap the answer and both gradients
+
+
+def test_a_tcn_multiplies_by_it_where_there_is_enough_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = TCN(Config(vocab=9, dim=10, embedding=10, levels=2)), set()
+    for name, value in {"WORTH": 0, "FEW": 0, "NEAR": 0}.items():
+        monkeypatch.setattr(convolution, name, value)
+    monkeypatch.setattr(learning, "times", lambda a, b, *to, **how: seen.add(a.shape) or linear.times(a, b, *to, **how))
+    quicken(model)
+    hidden, _ = model(None, None, torch.randint(4, 9, (2, 20)))
+    hidden.sum().backward()
+    assert {level.first.v[:, 0].shape for level in model.levels} <= seen
 
 
 def test_what_stands_behind_a_hole_sees_what_is_in_it() -> None:

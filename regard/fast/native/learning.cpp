@@ -68,11 +68,13 @@ void panels(const Side& side, int first, int depth, int at, int count, float* to
         memcpy(line, x + even, (count - even) * sizeof(float));
     }
     for (int i = 0; side.turned && i < count; i += WIDTH, x += WIDTH * side.stride, to += (long)depth * WIDTH) {
-        const int some = least(WIDTH, count - i), full = WIDTH % 8 == 0 && some == WIDTH ? depth / 8 * 8 : 0;
+        const int some = least(WIDTH, count - i), eights = some / 8 * 8, full = depth / 8 * 8;
         for (int k = 0; k < full; k += 8)
-            for (int j = 0; j < WIDTH; j += 8) turn_eight(x + j * side.stride + k, side.stride, to + k * WIDTH + j, WIDTH);
-        for (int k = full; k < depth; ++k)
-            for (int j = 0; j < WIDTH; ++j) to[k * WIDTH + j] = j < some ? x[j * side.stride + k] : 0.0f;
+            for (int j = 0; j < eights; j += 8) turn_eight(x + j * side.stride + k, side.stride, to + k * WIDTH + j, WIDTH);
+        for (int k = eights == WIDTH ? full : 0; k < depth; ++k) {
+            for (int j = k < full ? eights : 0; j < some; ++j) to[k * WIDTH + j] = x[j * side.stride + k];
+            if (some < WIDTH) memset(to + k * WIDTH + some, 0, (WIDTH - some) * sizeof(float));
+        }
     }
 }
 

@@ -44,9 +44,10 @@ extern "C" {
 
 void regard_team(Team its) { team = its; }
 
-// C = AᵀB + bias, or is added to: A (count, m), B (count, n), C (m, n). The longer side of C is shared out.
+// C = AᵀB + bias, or is added to: A (count, m), B (count, n), C (m, n), whose rows lie `stride` apart. Its longer side is
+// shared out.
 int regard_multiply(const char* kernels, const Side* a, int m, const Side* b, int n, int count, const float* bias,
-                    float* c, int add, int threads) {
+                    float* c, long stride, int add, int threads) {
     const Kernels* found = kernels_named(kernels);
     if (!found) return 0;
     const Learning& by = *found->learning;
@@ -55,9 +56,10 @@ int regard_multiply(const char* kernels, const Side* a, int m, const Side* b, in
     return with_room((size + tile - 1) / tile, threads, PRODUCT_ROOM, [=, &by](int from, int to, float* room) {
         const int first = from * tile, some = std::min(size, to * tile) - first;
         if (tall)
-            by.multiply(behind(*a, first), some, *b, n, count, bias, c + (long)first * n, n, add, room);
+            by.multiply(behind(*a, first), some, *b, n, count, bias, c + first * stride, stride, add, room);
         else
-            by.multiply(*a, m, behind(*b, first), some, count, bias ? bias + first : nullptr, c + first, n, add, room);
+            by.multiply(*a, m, behind(*b, first), some, count, bias ? bias + first : nullptr, c + first, stride, add,
+                        room);
     });
 }
 
