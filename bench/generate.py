@@ -1,77 +1,67 @@
-"""Going on with a text, token by token: our GPT-2 of 124 million parameters against Hugging Face `generate`.
+"""Going on with a text on a CPU, token by token: our GPT-2 of 124 million parameters against Hugging Face `generate`.
+Each engine has processes of its own (bench/apart.py); bench/decode.py is for GPUs.
 
-python -m bench.generate             # CPU, or the GPU where there is one
+python -m bench.generate
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
+from torch import Tensor
 from transformers import GenerationConfig
 
-from bench.harness import Comparison, best_threads, common_told, in_common, race, report, threads_told
+from bench import apart
+from bench.harness import report
 from bench.peers import hugging_face_gpt2, our_gpt2, ready
 from regard.decode import greedy
-from regard.decode.captured import Captured
 from regard.decode.filters import at_least
 from regard.models.gpt import GPT
 
 PROMPT, LENGTH = 32, 64  # tokens given and written
 EOS = 50_256
-ROWS = {"cpu": (1,), "cuda": (1, 64)}
-ROUNDS = 5
 
 
 def main() -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = [compare(rows, device) for rows in ROWS[device]]
-    how = {
-        "cpu": "fp32, by PyTorch on both sides: ours step by step, without the accelerator (bench/fast.py has it). The "
-        "answers were checked to be the same tokens. Each engine has its own best number of threads (in brackets).",
-        "cuda": "bf16. Our steps are captured, as regard.load prepares them; capturing is not timed. Of the answers "
-        f"{common_told(found)}.",
-    }
+    with apart.engines(regard) as ours, apart.engines(hugging_face) as theirs:
+        able: dict[str, dict[str, apart.Run]] = {"regard": {**ours}, "Hugging Face generate": {**theirs}}
+        first, other = (apart.any_of(ways)() for ways in able.values())
+        assert first == other, "the two engines disagree"
+        found = apart.compare("batch 1", LENGTH, able)
     note = (
         f"GPT-2 of 124 million parameters, greedy search, {LENGTH} tokens after {PROMPT}, reading the prompt included; "
-        f"equal random weights in {how[device]}"
+        "equal random weights in fp32, by PyTorch on both sides: ours step by step, without the accelerator "
+        "(bench/fast.py has it). The answers were checked to be the same tokens. Each engine in processes of its own, "
+        "at its best number of threads (in brackets)."
     )
-    report("generate", "GPT-2's greedy decoding against Hugging Face generate", note, found)
+    report("generate", "GPT-2's greedy decoding against Hugging Face generate", note, [found])
 
 
-def compare(rows: int, device: str) -> Comparison:
-    mine = talkative(our_gpt2()).eval()
-    theirs = hugging_face_gpt2(mine).eval()
-    kind = torch.bfloat16 if device == "cuda" else torch.float32
-    mine, theirs = ready(mine.to(device, kind)), theirs.to(device, kind)
-    prompt = torch.randint(EOS, (rows, PROMPT), generator=torch.Generator().manual_seed(1)).to(device)
+def regard(_: int) -> apart.Run:
+    model, given = ready(talkative(our_gpt2()).eval()), prompt()
+
+    def run() -> list[int]:
+        filters = (at_least(LENGTH, EOS),)
+        return list(greedy(model.step, model.start(), given, eos=EOS, limit=LENGTH, filters=filters)[0].tokens)
+
+    return run
+
+
+def hugging_face(_: int) -> apart.Run:
+    model, given = hugging_face_gpt2(talkative(our_gpt2())).eval(), prompt()
     how = GenerationConfig(
         do_sample=False, min_new_tokens=LENGTH, max_new_tokens=LENGTH, pad_token_id=EOS, eos_token_id=EOS
     )  # fmt: skip
 
-    def regard() -> list[list[int]]:
-        answers = greedy(mine.step, mine.start(), prompt, eos=EOS, limit=LENGTH, filters=(at_least(LENGTH, EOS),))
-        return [list(answer.tokens) for answer in answers]
+    @torch.inference_mode()
+    def run() -> list[int]:
+        found = model.generate(given, attention_mask=torch.ones_like(given), generation_config=how)
+        return found[0, PROMPT:].tolist()
 
-    def hugging_face() -> list[list[int]]:
-        with torch.inference_mode():
-            found = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=how)
-        return found[:, PROMPT:].tolist()
+    return run
 
-    if device == "cuda":
-        regard()
-        assert isinstance(mine.step, Captured)
-        assert mine.step.captures, "our steps could not be captured"
-    same = in_common(regard(), hugging_face())
-    assert device == "cuda" or same == 1.0, "the two engines disagree"
-    engines = {"regard": regard, "Hugging Face generate": hugging_face}
-    threads = {name: best_threads(run) if device == "cpu" else 1 for name, run in engines.items()}
-    timed = {name: _timed(run, threads[name], rows) for name, run in engines.items()}
-    found = race(f"batch {rows}", "tokens/s", timed, rounds=ROUNDS, warm=1)
-    if device == "cpu":
-        found.chosen = {name: threads_told(count) for name, count in threads.items()}
-    found.same = same
-    return found
+
+def prompt() -> Tensor:
+    return torch.randint(EOS, (1, PROMPT), generator=torch.Generator().manual_seed(1))
 
 
 def talkative(model: GPT) -> GPT:
@@ -83,15 +73,6 @@ def talkative(model: GPT) -> GPT:
             if matrix.ndim == 2:
                 matrix.mul_(8.0)
     return model
-
-
-def _timed(run: Callable[[], object], threads: int, rows: int) -> Callable[[], float]:
-    def timed() -> float:
-        torch.set_num_threads(threads)
-        run()
-        return float(rows * LENGTH)
-
-    return timed
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The comparisons that want a GPU, in at most eight minutes: what is compiled is compiled for all of them at once, then
 each has the machine to itself, for so many seconds at most, as long as there are any left. What takes longer is left to
 those who ask for it by name (`python -m bench.decode`, `bench.pretrain`, `bench.recurrent`, `bench.tcn`,
-`bench.train_translation`, `bench.translate`): the lines that it had in the tables stay there.
+`bench.train_translation`): the lines that it had in the tables stay there.
 
     python -m bench.gpu                  # all
     python -m bench.gpu decode watch     # some

@@ -1,127 +1,143 @@
-"""Translation: ours against Hugging Face `generate` and a loop over torch.nn.Transformer, the same weights, the same
-30 tokens out.
+"""Translation on a CPU: ours against Hugging Face `generate` and a loop over torch.nn.Transformer, the same weights,
+the same 30 tokens out. Each engine has processes of its own (bench/apart.py); bench/decode.py is for GPUs.
 
-python -m bench.translate            # CPU, or the GPU where there is one
-python -m bench.translate --tiny     # anywhere: a small model, nothing is written, to see that it works
+python -m bench.translate
+python -m bench.translate --tiny     # a small model, nothing is written, to see that it works
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
-from transformers import GenerationConfig
+from torch import Tensor
+from transformers import GenerationConfig, MarianMTModel
 
-from bench.harness import Comparison, best_threads, common_told, in_common, race, refuse_others, report, threads_told
+from bench import apart
+from bench.harness import Comparison, refuse_others, report
 from bench.peers import BOS, EOS, PAD, marian, ours, plain, ready
 from regard.decode import beam, greedy
-from regard.decode.captured import Captured
 from regard.decode.filters import at_least
+from regard.models.transformer import Transformer
 
 LENGTH = 30
 FEW = 8  # sentences for a loop without a cache: 32 at once take it five times as long as us, and minutes
-CELLS = [("small", 8_000, 1, 1), ("small", 8_000, 1, 4), ("small", 8_000, 32, 1), ("small", 8_000, 32, 4),
-         ("base", 32_000, 1, 1), ("base", 32_000, 1, 4), ("base", 32_000, 32, 1)]  # fmt: skip
-GPU_CELLS = [("base", 32_000, 1, 1), ("base", 32_000, 1, 4), ("base", 32_000, 64, 1), ("base", 32_000, 64, 4)]
-TINY_CELLS = [("tiny", 97, 2, 1), ("tiny", 97, 2, 4)]
+OFTEN = 15  # rounds, where one takes no time
 
-Run = Callable[[], list[list[int]]]
+Answers = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    size: str
+    vocab: int
+    batch: int
+    width: int  # of the beam
+
+    @property
+    def name(self) -> str:
+        return f"{self.size}, batch {self.batch}, beam {self.width}"
+
+    @property
+    def sources(self) -> Tensor:
+        return torch.randint(4, self.vocab, (self.batch, LENGTH), generator=torch.Generator().manual_seed(1))
+
+
+Answer = Callable[[Cell], Answers]
+
+CELLS = [
+    *(Cell("small", 8_000, batch, width) for batch in (1, 32) for width in (1, 4)),
+    *(Cell("base", 32_000, batch, width) for batch, width in ((1, 1), (1, 4), (32, 1))),
+]
+TINY = [Cell("tiny", 97, 2, 1), Cell("tiny", 97, 2, 4)]
 
 
 def main(asked: Sequence[str]) -> None:
     refuse_others(asked, ["--tiny"])
-    if "--tiny" in asked:
-        for cell in TINY_CELLS:
-            print(compare(*cell, "cpu"))
-        return
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = [compare(*cell, device) for cell in (GPU_CELLS if device == "cuda" else CELLS)]
-    agreed = f" Of ours and those of Hugging Face, {common_told(found)}." if device == "cuda" else ""
-    title = "Translation against Hugging Face generate and torch.nn.Transformer"
-    report("translate", title, note(device) + agreed, found)
+    tiny = "--tiny" in asked
+    with ExitStack() as stack:
+        running = {name: stack.enter_context(apart.engines(engine, name)) for name in ENGINES}
+        found = [compare(cell, running) for cell in (TINY if tiny else CELLS)]
+    note = (
+        f"{LENGTH} tokens out, sources of {LENGTH} tokens, equal weights; weights and arithmetic in fp32, by PyTorch "
+        "on all sides: ours step by step, without the accelerator (bench/fast.py has it). The answers were checked to "
+        "be the same tokens. Each engine in processes of its own, at its best number of threads (in brackets). "
+        "torch.nn.Transformer has no cache: its decoder reads all words so far for each new one. It has no beams "
+        "either, and is raced at beam 1 and with few sentences alone."
+    )
+    if tiny:
+        print(note, *found, sep="\n")
+    else:
+        report("translate", "Translation against Hugging Face generate and torch.nn.Transformer", note, found)
 
 
-def note(device: str) -> str:
-    how = {
-        "cpu": "weights and arithmetic in fp32, by PyTorch on all sides: ours step by step, without the accelerator "
-        "(bench/fast.py has it). The answers were checked to be the same tokens. Each engine has its own best number "
-        "of threads (in brackets).",
-        "cuda": "weights and arithmetic in bf16. Our steps are captured, as regard.load prepares them; capturing is "
-        "not timed.",
+def compare(cell: Cell, running: dict[str, dict[str, apart.Engine]]) -> Comparison:
+    able: dict[str, dict[str, apart.Run]] = {
+        name: {way: partial(one, cell) for way, one in ways.items()}
+        for name, ways in running.items()
+        if name != LOOP or (cell.width == 1 and cell.batch <= FEW)
     }
-    return (
-        f"{LENGTH} tokens out, sources of {LENGTH} tokens, equal weights; {how[device]} torch.nn.Transformer has no "
-        "cache: its decoder reads all words so far for each new one. It has no beams either, and is raced at beam 1 "
-        "and with few sentences alone."
-    )
+    first, *others = (apart.any_of(ways)() for ways in able.values())
+    assert all(first == other for other in others), f"the engines disagree: {cell.name}"
+    rounds = OFTEN if (cell.size, cell.batch) == ("small", 1) else 5
+    return apart.compare(cell.name, cell.batch * LENGTH, able, rounds=rounds)
 
 
-def compare(size: str, vocab: int, batch: int, width: int, device: str) -> Comparison:
-    made = engines(size, vocab, batch, width, device)
-    first, *others = (run() for run in made.values())
-    if device == "cpu":
-        assert all(first == other for other in others), f"the engines disagree, beam {width}"
-    threads = {name: best_threads(run) if device == "cpu" else 1 for name, run in made.items()}
-    found = race(
-        f"{size}, batch {batch}, beam {width}",
-        "tokens/s",
-        {name: _timed(run, threads[name], batch, device) for name, run in made.items()},
-        rounds=15 if (size, batch) == ("small", 1) else 5,  # many where one takes no time
-        warm=1,
-    )
-    if device == "cpu":
-        found.chosen = {name: threads_told(count) for name, count in threads.items()}
-    found.same = in_common(first, others[0])
-    return found
+# ---- the engines, each in processes of its own
 
 
-def engines(size: str, vocab: int, batch: int, width: int, device: str) -> dict[str, Run]:
-    """What each engine does, ours first. On a GPU, ours has been captured."""
-    mine = ours(size, vocab).eval()
-    theirs, loop = marian(mine).eval(), plain(mine).eval()
-    kind = torch.bfloat16 if device == "cuda" else torch.float32
-    mine, theirs, loop = ready(mine.to(device, kind)), theirs.to(device, kind), loop.to(device, kind)
-    torch.manual_seed(1)
-    source = torch.randint(4, vocab, (batch, LENGTH), device=device)
-    real = torch.ones_like(source, dtype=torch.bool)
-    prompt = torch.full((batch, 1), BOS, device=device)
-    how = GenerationConfig(
-        num_beams=width, do_sample=False, min_new_tokens=LENGTH, max_new_tokens=LENGTH, early_stopping=width > 1,
-        pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=BOS, use_cache=True,
-    )  # fmt: skip
-    search = greedy if width == 1 else functools.partial(beam, keep=width)
+def engine(_: int, name: str) -> Answer:
+    made = cache(ENGINES[name])
+    return lambda cell: made(cell.size, cell.vocab)(cell)
 
-    def regard() -> list[list[int]]:
+
+def alike(size: str, vocab: int) -> tuple[Transformer, MarianMTModel]:
+    """Of equal weights; ours takes the other's table of positions."""
+    model = ours(size, vocab).eval()
+    return model, marian(model).eval()
+
+
+def regard(size: str, vocab: int) -> Answer:
+    model = ready(alike(size, vocab)[0])
+
+    def answer(cell: Cell) -> Answers:
+        search = greedy if cell.width == 1 else partial(beam, keep=cell.width)
+        prompt = torch.full((cell.batch, 1), BOS)
         with torch.inference_mode():
-            state = mine.start(source, None)  # nothing is padded, as the peer finds out by itself
-        answers = search(mine.step, state, prompt, eos=EOS, limit=LENGTH, filters=(at_least(LENGTH, EOS),))
-        return [list(a.tokens if width == 1 else a[0].tokens) for a in answers]
+            state = model.start(cell.sources, None)  # nothing is padded, as the peer finds out by itself
+        answers = search(model.step, state, prompt, eos=EOS, limit=LENGTH, filters=(at_least(LENGTH, EOS),))
+        return [list(a.tokens if cell.width == 1 else a[0].tokens) for a in answers]
 
-    def hugging_face() -> list[list[int]]:
+    return answer
+
+
+def hugging_face(size: str, vocab: int) -> Answer:
+    _, model = alike(size, vocab)
+
+    def answer(cell: Cell) -> Answers:
+        how = GenerationConfig(
+            num_beams=cell.width, do_sample=False, min_new_tokens=LENGTH, max_new_tokens=LENGTH,
+            early_stopping=cell.width > 1, pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=BOS,
+            use_cache=True,
+        )  # fmt: skip
+        real = torch.ones(cell.batch, LENGTH, dtype=torch.long)
         with torch.inference_mode():
-            return theirs.generate(source, attention_mask=real.long(), generation_config=how)[:, 1:].tolist()
+            return model.generate(cell.sources, attention_mask=real, generation_config=how)[:, 1:].tolist()
 
-    def torch_nn() -> list[list[int]]:
-        return loop.greedy(source, BOS, EOS, LENGTH).tolist()
-
-    if device == "cuda":
-        regard()
-        assert isinstance(mine.step, Captured)
-        assert mine.step.captures, "our steps could not be captured"
-    found: dict[str, Run] = {"regard": regard, "Hugging Face generate": hugging_face}
-    return found | ({"torch.nn.Transformer": torch_nn} if width == 1 and batch <= FEW else {})
+    return answer
 
 
-def _timed(run: Run, threads: int, batch: int, device: str) -> Callable[[], float]:
-    def timed() -> float:
-        if device == "cpu":
-            torch.set_num_threads(threads)
-        run()
-        return float(batch * LENGTH)
+def torch_nn(size: str, vocab: int) -> Answer:
+    model = plain(alike(size, vocab)[0]).eval()
+    return lambda cell: model.greedy(cell.sources, BOS, EOS, LENGTH).tolist()
 
-    return timed
+
+LOOP = "torch.nn.Transformer"
+ENGINES = {"regard": regard, "Hugging Face generate": hugging_face, LOOP: torch_nn}
 
 
 if __name__ == "__main__":
