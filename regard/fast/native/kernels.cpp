@@ -18,9 +18,9 @@ void rows_of_floats(const float* panel, int wide, const float* x, long stride, W
     for (int k = 0; k < wide; ++k, panel += COLUMNS) {
         const Wide left = load_wide(panel), right = load_wide(panel + LANES);
         for (int r = 0; r < R; ++r) {
-            const Wide number = repeated(x[r * stride + k]);
-            total[r][0] = add_product(number, left, total[r][0]);
-            total[r][1] = add_product(number, right, total[r][1]);
+            const Wide number = all<Wide>(x[r * stride + k]);
+            total[r][0] = fused(number, left, total[r][0]);
+            total[r][1] = fused(number, right, total[r][1]);
         }
     }
     memcpy(y, total, sizeof total);
@@ -128,26 +128,28 @@ void product(const Matrix& m, const Vectors& v, int from, int to, float* y, long
     return m.bytes ? product_of<BYTE_ROWS>(m, v, from, to, y, stride) : product_of<FLOAT_ROWS>(m, v, from, to, y, stride);
 }
 
-inline void store_bytes(uint8_t* to, Ints v) {
-#ifdef __AVX2__
+inline void store_bytes(uint8_t* to, WideInts v) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i*)to, _mm512_cvtusepi32_epi8((__m512i)v));
+#elif defined(__AVX2__)
     const __m128i low = _mm256_castsi256_si128((__m256i)v), high = _mm256_extracti128_si256((__m256i)v, 1);
     const __m128i words = _mm_packs_epi32(low, high);
     _mm_storel_epi64((__m128i*)to, _mm_packus_epi16(words, words));
 #else
-    for (int i = 0; i < 8; ++i) to[i] = (uint8_t)v[i];
+    for (int i = 0; i < LANES; ++i) to[i] = (uint8_t)v[i];
 #endif
 }
 
 // Each vector by itself: all from its least number to its largest are 0 to 255. No other vector has a say in that.
 // Among whole numbers there is no NaN and no infinity: one of them makes the scale NaN, and so all that comes of it.
 void quantise(const Matrix& m, Vectors& v) {
-    const int wide = m.wide, even = wide / 8 * 8;
+    const int wide = m.wide, even = wide / LANES * LANES;
     for (int row = 0; row < v.count; ++row) {
         const float* x = v.floats + row * v.stride;
         uint8_t* q = v.bytes + (long)row * m.deep;
-        Floats tops{}, depths{}, nothing{};
-        for (int k = 0; k < even; k += 8) {
-            const Floats number = load(x + k);
+        Wide tops{}, depths{}, nothing{};
+        for (int k = 0; k < even; k += LANES) {
+            const Wide number = load_wide(x + k);
             tops = larger(tops, number);
             depths = larger(depths, -number);
             nothing += number - number;  // zero of whatever is finite, else NaN
@@ -163,9 +165,9 @@ void quantise(const Matrix& m, Vectors& v) {
         const float zero = one > 0 ? (depth * one + MAGIC) - MAGIC : 0.0f;
         v.scales[row] = range / 255.0f;
         v.zeros[row] = (int32_t)zero;
-        for (int k = 0; k < even; k += 8) {
-            const Floats whole = -larger(-(((load(x + k) * one + MAGIC) - MAGIC) + zero), all(-255.0f));
-            store_bytes(q + k, __builtin_convertvector(whole, Ints));
+        for (int k = 0; k < even; k += LANES) {
+            const Wide whole = -larger(-(((load_wide(x + k) * one + MAGIC) - MAGIC) + zero), all<Wide>(-255.0f));
+            store_bytes(q + k, __builtin_convertvector(whole, WideInts));
         }
         for (int k = even; k < wide; ++k) {
             const float whole = ((x[k] * one + MAGIC) - MAGIC) + zero;
@@ -202,17 +204,19 @@ void norm(float* x, int count, int dim, const float* weight, const float* bias, 
 }
 
 // erf by formula 7.1.26 of Abramowitz and Stegun; it is off by at most 1.5e-7.
-inline Floats erf_of(Floats x) {
-    const Floats far = larger(x, -x), t = 1.0f / (1.0f + 0.3275911f * far);
-    Floats p = all(1.061405429f);
-    for (const float term : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = fused(p, t, all(term));
-    const Floats y = 1.0f - p * t * exp_of(-far * far);
-    return pick(x < 0.0f, -y, y);
+template <typename V>
+inline V erf_of(V x) {
+    const V far = larger(x, -x), t = 1.0f / (1.0f + 0.3275911f * far);
+    V p = all<V>(1.061405429f);
+    for (const float term : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = fused(p, t, all<V>(term));
+    const V y = 1.0f - p * t * exp_of(-far * far);
+    return x < 0.0f ? -y : y;
 }
 
-inline Floats activated(Activation which, Floats x) {
+template <typename V>
+inline V activated(Activation which, V x) {
     switch (which) {
-        case RELU: return larger(Floats{}, x);  // likewise
+        case RELU: return larger(V{}, x);  // in this order a NaN stays one
         case GELU: return 0.5f * x * (1.0f + erf_of(x * 0.70710678f));
         case GELU_TANH: return x / (1.0f + exp_of(-1.5957691216f * (x + 0.044715f * x * x * x)));
         default: return x / (1.0f + exp_of(-x));
@@ -221,11 +225,11 @@ inline Floats activated(Activation which, Floats x) {
 
 template <Activation WHICH>
 void activate_all(float* x, long count) {
-    for (; count >= 8; count -= 8, x += 8) store(x, activated(WHICH, load(x)));
+    for (; count >= LANES; count -= LANES, x += LANES) store_wide(x, activated(WHICH, load_wide(x)));
     if (count == 0) return;
-    float rest[8] = {};
+    float rest[LANES] = {};
     memcpy(rest, x, count * sizeof(float));
-    store(rest, activated(WHICH, load(rest)));
+    store_wide(rest, activated(WHICH, load_wide(rest)));
     memcpy(x, rest, count * sizeof(float));
 }
 
@@ -332,31 +336,43 @@ void insert(Best& best, float logit, int word) {
     best.words[place] = word;
 }
 
+inline bool some(WideInts which) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)which, (__m512i)which);
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)which);
+#else
+    int found = 0;
+    for (int i = 0; i < LANES; ++i) found |= which[i];
+    return found;
+#endif
+}
+
 // More logits of the words [first, first + count): they count in the sum, and those that may be said may be the best.
+// What lies between count and the next multiple of LANES is written too.
 void see(Best& best, float* logits, int first, int count, const int* banned, int bans) {
-    const int full = (count + 7) / 8 * 8;
+    const int full = (count + LANES - 1) / LANES * LANES;
     for (int i = count; i < full; ++i) logits[i] = -INFINITY;
-    Floats tops = load(logits);
-    for (int i = 8; i < full; i += 8) tops = larger(tops, load(logits + i));
+    Wide tops = load_wide(logits);
+    for (int i = LANES; i < full; i += LANES) tops = larger(tops, load_wide(logits + i));
     const float top = largest_of(tops);
     if (top > best.top) {
         best.sum *= expf(best.top - top);
         best.top = top;
     }
-    Floats sums{};
-    for (int i = 0; i < full; i += 8) sums += exp_of(load(logits + i) - best.top);
+    Wide sums{};
+    for (int i = 0; i < full; i += LANES) sums += exp_of(load_wide(logits + i) - best.top);
     best.sum += sum_of(sums);
     if (best.wanted >= first && best.wanted < first + count) best.wanted_logit = logits[best.wanted - first];
     for (int i = 0; i < bans; ++i)
         if (banned[i] >= first && banned[i] < first + count) logits[banned[i] - first] = -INFINITY;
-    for (int i = 0; i < full; i += 8) {
+    for (int i = 0; i < full; i += LANES) {
         const float least = best.found < best.asked ? -INFINITY : best.logits[best.asked - 1];
-        const Floats eight = load(logits + i);
-        const Ints above = eight > least;
-        if (!(above[0] | above[1] | above[2] | above[3] | above[4] | above[5] | above[6] | above[7])) continue;
-        for (int lane = 0; lane < 8; ++lane)
-            if (best.found < best.asked ? eight[lane] > -INFINITY : eight[lane] > best.logits[best.asked - 1])
-                insert(best, eight[lane], first + i + lane);
+        const Wide many = load_wide(logits + i);
+        if (!some(many > least)) continue;
+        for (int lane = 0; lane < LANES; ++lane)
+            if (best.found < best.asked ? many[lane] > -INFINITY : many[lane] > best.logits[best.asked - 1])
+                insert(best, many[lane], first + i + lane);
     }
 }
 

@@ -28,9 +28,9 @@ void tile(const float* a, const float* b, int depth, float* c, long stride, int 
         const Wide left = load_wide(b), right = load_wide(b + LANES);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            const Wide number = repeated(a[r]);
-            total[r][0] = add_product(number, left, total[r][0]);
-            total[r][1] = add_product(number, right, total[r][1]);
+            const Wide number = all<Wide>(a[r]);
+            total[r][0] = fused(number, left, total[r][0]);
+            total[r][1] = fused(number, right, total[r][1]);
         }
     }
     for (int r = 0; r < R; ++r, c += stride) {

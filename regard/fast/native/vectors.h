@@ -1,4 +1,4 @@
-// Eight floats at a time, for whichever processor this is compiled, and what attention does with them. Nothing of the
+// Some floats at a time, for whichever processor this is compiled, and what attention does with them. Nothing of the
 // standard library's templates is used here: the linker would keep one copy of them for all processors.
 #pragma once
 
@@ -24,27 +24,14 @@ inline Floats load(const float* from) {
 
 inline void store(float* to, Floats v) { memcpy(to, &v, sizeof v); }
 
-// a * b + c, in one rounding where the processor can: said and not left to the compiler, so that every row is alike.
-inline Floats fused(Floats a, Floats b, Floats c) {
-#ifdef __FMA__
-    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-    return a * b + c;
-#endif
-}
-
 // The widest vectors of the processor. Products have two of them side by side: what is read of one vector then serves
 // both, and neither sum waits for itself.
 #ifdef __AVX512F__
 typedef float Wide __attribute__((vector_size(64)));
 typedef int32_t WideInts __attribute__((vector_size(64)));
-inline Wide repeated(float number) { return (Wide)_mm512_set1_ps(number); }
-inline Wide add_product(Wide a, Wide b, Wide c) { return (Wide)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 #else
 typedef Floats Wide;
 typedef Ints WideInts;
-inline Wide repeated(float n) { return Wide{n, n, n, n, n, n, n, n}; }
-inline Wide add_product(Wide a, Wide b, Wide c) { return fused(a, b, c); }
 #endif
 
 constexpr int LANES = sizeof(Wide) / sizeof(float), COLUMNS = 2 * LANES;
@@ -57,12 +44,29 @@ inline Wide load_wide(const float* from) {
 
 inline void store_wide(float* to, Wide v) { memcpy(to, &v, sizeof v); }
 
-inline Floats all(float n) { return Floats{n, n, n, n, n, n, n, n}; }
+// a * b + c, in one rounding where the processor can: said and not left to the compiler, so that every row is alike.
+inline Floats fused(Floats a, Floats b, Floats c) {
+#ifdef __FMA__
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
 
-inline Floats pick(Ints which, Floats yes, Floats no) { return (Floats)((which & (Ints)yes) | (~which & (Ints)no)); }
+#ifdef __AVX512F__
+inline Wide fused(Wide a, Wide b, Wide c) { return (Wide)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#endif
+
+template <typename V = Floats>
+inline V all(float n) {
+    return n - V{};  // which a compiler knows to be n, and of n + 0 it does not: that of -0 is 0
+}
 
 // Of a number and a NaN, the second.
-inline Floats larger(Floats a, Floats b) { return pick(a > b, a, b); }
+template <typename V>
+inline V larger(V a, V b) {
+    return a > b ? a : b;
+}
 
 inline float sum_of(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
@@ -72,19 +76,37 @@ inline float largest_of(Floats v) {
     return top;
 }
 
+#ifdef __AVX512F__
+struct Halves {
+    Floats low, high;
+};
+
+inline Halves halves_of(Wide v) {
+    Halves found;
+    memcpy(&found, &v, sizeof found);
+    return found;
+}
+
+inline float sum_of(Wide v) { return sum_of(halves_of(v).low + halves_of(v).high); }
+
+inline float largest_of(Wide v) { return largest_of(larger(halves_of(v).low, halves_of(v).high)); }
+#endif
+
 // Added and taken away again, it leaves the nearest whole number: it has no room for anything behind the point.
 constexpr float MAGIC = 12582912.0f;
 
 // e^x = 2^n e^r with |r| <= log(2) / 2, and e^r by its series.
-inline Floats exp_of(Floats x) {
-    x = larger(all(-87.0f), x);  // in this order a NaN stays one
-    x = -larger(all(-88.0f), -x);
-    const Floats n = fused(x, all(1.44269504088896341f), all(MAGIC)) - MAGIC;
-    const Floats r = fused(n, all(2.12194440e-4f), fused(n, all(-0.693359375f), x));
-    Floats p = all(1.0f / 5040);
-    for (const float term : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = fused(p, r, all(term));
-    const Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
-    return p * (Floats)power;
+template <typename V>
+inline V exp_of(V x) {
+    typedef decltype(x > x) Whole;
+    x = larger(all<V>(-87.0f), x);  // in this order a NaN stays one
+    x = -larger(all<V>(-88.0f), -x);
+    const V n = fused(x, all<V>(1.44269504088896341f), all<V>(MAGIC)) - MAGIC;
+    const V r = fused(n, all<V>(2.12194440e-4f), fused(n, all<V>(-0.693359375f), x));
+    V p = all<V>(1.0f / 5040);
+    for (const float term : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = fused(p, r, all<V>(term));
+    const Whole power = (__builtin_convertvector(n, Whole) + 127) << 23;
+    return p * (V)power;
 }
 
 // ---- attention
