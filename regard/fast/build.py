@@ -43,6 +43,14 @@ def library() -> ctypes.CDLL:
         return _library()
 
 
+def trouble(what: str, kernels: bytes | None) -> Exception:
+    """Why the native side did not do it."""
+    if not library().regard_knows(kernels):
+        assert kernels is not None
+        return ValueError(f"this processor cannot run the kernels for {kernels.decode()}; leave them out")
+    return MemoryError(f"no room for {what}")
+
+
 _alone = Lock()
 
 
@@ -189,6 +197,7 @@ def _digest(what: object) -> str:
 def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     for name, result, arguments in (
         ("regard_processor", c_char_p, []),
+        ("regard_knows", c_int, [c_char_p]),
         ("regard_team", None, [c_void_p]),
         ("regard_matrix", c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int, c_char_p]),
         ("regard_forget", None, [c_void_p]),

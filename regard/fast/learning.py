@@ -5,7 +5,8 @@ where rows lie end to end, so that nothing is padding.
     z ─▶ loss, dz                       three times through a row of logits, and not ten times through a table of them
     q, k, v ─▶ context                  row by row, whatever its length; the way back makes the weights once more
 
-All of it is in fp32. How many threads serve changes only the speed: each sum is made in the same order.
+All of it is in fp32. How many threads serve changes only the speed: each sum is made in the same order, but for small
+results of long sums, which are left to PyTorch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from regard.core.head import spread as plain_spread
 from regard.core.linear import recorded
 from regard.core.linear import times as plain_times
-from regard.fast.build import Unbuilt, library
+from regard.fast.build import Unbuilt, library, trouble
 
 SHARE = 2**15  # numbers to read or multiply that are worth a thread
 SMALL = 32  # a result that is neither taller nor wider is made of long sums, which PyTorch shares out better
@@ -166,5 +167,6 @@ def _threads(work: int) -> int:
 
 
 def _do(what: str, kernels: str | None, *given: Any) -> None:
-    if not getattr(library(), f"regard_{what}")(None if kernels is None else kernels.encode(), *given):
-        raise MemoryError(f"no room for {what}, or no kernels of the name {kernels}")
+    named = None if kernels is None else kernels.encode()
+    if not getattr(library(), f"regard_{what}")(named, *given):
+        raise trouble(what, named)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from regard.core.linear import Multiply
-from regard.fast.build import library
+from regard.fast.build import library, trouble
 
 WIDEST = 2**16  # the sum of so many products of two bytes fits into 32 bits
 
@@ -31,12 +31,12 @@ class Matrix:
         weight = weight.detach().float().contiguous()
         bias = None if bias is None else bias.detach().float().contiguous()
         self.forget = library().regard_forget  # at the very end the module may be gone before its matrices
+        named = None if kernels is None else kernels.encode()
         self.at: int | None = library().regard_matrix(
-            weight.data_ptr(), None if bias is None else bias.data_ptr(), self.tall, self.wide,
-            int(whole), None if kernels is None else kernels.encode(),
-        )  # fmt: skip
+            weight.data_ptr(), None if bias is None else bias.data_ptr(), self.tall, self.wide, int(whole), named
+        )
         if self.at is None:
-            raise ValueError(f"this processor cannot run the kernels for {kernels}; leave them out")
+            raise trouble(f"a matrix of {self.tall} × {self.wide}", named)
 
     def product(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.wide).to("cpu", torch.float32).contiguous()

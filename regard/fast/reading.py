@@ -45,12 +45,12 @@ class Stack(Structure):
     ]
 
 
-class Side(Structure):
+class Entry(Structure):
     _fields_ = [("words", c_void_p), ("positions", c_void_p), ("scale", c_float), ("norm", Norm)]
 
 
 class Model(Structure):
-    _fields_ = [("encoder", Stack), ("decoder", Stack), ("source", Side), ("target", Side), ("head", c_void_p)]
+    _fields_ = [("encoder", Stack), ("decoder", Stack), ("source", Entry), ("target", Entry), ("head", c_void_p)]
 
 
 class Unable(Exception):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.core.autoregressive import Autoregressive
 from regard.decode.line import Hypothesis
 from regard.fast.build import library
-from regard.fast.reading import Latest, Model, Norm, Reading, Side, Stack, Unable, as_it_is
+from regard.fast.reading import Entry, Latest, Model, Norm, Reading, Stack, Unable, as_it_is
 from regard.models.gpt import GPT
 from regard.models.transformer import Transformer
 
@@ -40,7 +40,7 @@ class _Answers(Structure):
 
 
 class Writer:
-    """Searches with a model's weights as they were when it first wrote; once they have changed, it steps aside."""
+    """Searches with a model's weights, which are read once, and again where they have changed."""
 
     def __init__(self, model: Autoregressive, *, whole: bool) -> None:
         self.model, self.whole = model, whole
@@ -143,16 +143,16 @@ class _Whole(Reading):
         return Model(
             self.stack(model.encoder, model.encoder_norm),
             self.stack(model.decoder, model.decoder_norm),
-            Side(self.numbers(model.source_words.weight), None, scale, self.norm(model.source_norm)),
-            Side(self.numbers(model.words.weight), None, scale, self.norm(model.norm)),
+            Entry(self.numbers(model.source_words.weight), None, scale, self.norm(model.source_norm)),
+            Entry(self.numbers(model.words.weight), None, scale, self.norm(model.norm)),
             self.matrix(model.head),
         )
 
     def _gpt(self, model: nn.Module) -> Model:
         if type(model) is not GPT or model.inputs is not None:
             raise Unable
-        words = Side(self.numbers(model.words.weight), None, 1.0, Norm())
-        return Model(Stack(), self.stack(model.blocks, model.norm), Side(), words, self.matrix(model.head))
+        words = Entry(self.numbers(model.words.weight), None, 1.0, Norm())
+        return Model(Stack(), self.stack(model.blocks, model.norm), Entry(), words, self.matrix(model.head))
 
 
 class _Found:

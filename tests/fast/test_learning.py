@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("accelerator")
 
 @pytest.fixture(params=PROCESSORS)
 def kernels(request: pytest.FixtureRequest) -> str:
-    if not library().regard_lose(request.param.encode(), None, 0, 0, None, 0.0, None, None, 1):
+    if not library().regard_knows(request.param.encode()):
         pytest.skip(f"this processor cannot run the kernels for {request.param}")
     return str(request.param)
 
@@ -459,15 +459,29 @@ def test_a_convolution_learns_by_it_what_it_learns_without(
     assert len(asked) == 3 * 3  # of each tap the answer and both gradients
 
 
-def test_a_tcn_multiplies_by_it_where_there_is_enough_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = TCN(Config(vocab=9, dim=10, embedding=10, levels=2)), set()
-    for name, value in {"WORTH": 0, "FEW": 0, "NEAR": 0}.items():
+@pytest.mark.parametrize("concluding", [False, True])
+def test_a_tcn_multiplies_by_it_where_there_is_enough_to_do(concluding: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both convolutions of a level, and the matrix beside them; all steps, or those that the last one hears."""
+    seen: list[torch.Size] = []
+    for name, value in {"FEW": 0, "NEAR": 0}.items():
         monkeypatch.setattr(convolution, name, value)
-    monkeypatch.setattr(learning, "times", lambda a, b, *to, **how: seen.add(a.shape) or linear.times(a, b, *to, **how))
-    quicken(model)
-    hidden, _ = model(None, None, torch.randint(4, 9, (2, 20)))
-    hidden.sum().backward()
-    assert {level.first.v[:, 0].shape for level in model.levels} <= seen
+
+    def shapes(worth: int) -> list[torch.Size]:
+        seen.clear()
+        monkeypatch.setattr(convolution, "WORTH", worth)
+        model = TCN(Config(vocab=9, dim=11, embedding=10, levels=1, tied=False))
+        monkeypatch.setattr(
+            learning, "times", lambda a, b, *to, **how: seen.append(a.shape) or linear.times(a, b, *to, **how)
+        )
+        quicken(model)
+        words = torch.randint(4, 9, (3, 20))
+        (model.conclude(words) if concluding else model(None, None, words)[0]).sum().backward()
+        return seen
+
+    found = shapes(0)
+    assert found.count((11, 10)) == 3 + 1  # of the first, and the matrix
+    assert found.count((11, 11)) == 2 * 3  # of the second, there and, turned, back
+    assert not shapes(2**60)
 
 
 def test_what_stands_behind_a_hole_sees_what_is_in_it() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,6 +145,28 @@ def test_what_is_too_wide_or_of_another_precision_stays_as_it_is() -> None:
 def test_kernels_that_are_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot run the kernels for abacus; leave them out"):
         Matrix(torch.ones(1, 1), None, whole=True, kernels="abacus")
+
+
+WITHOUT_ROOM = """
+import resource, torch
+from regard.fast.matrix import Matrix
+weight, small = torch.ones(20_000, 3_000), Matrix(torch.ones(2, 2), None, whole=False)
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26,) * 2)
+try:
+    Matrix(weight, None, whole=False)
+except MemoryError as error:
+    print(error)
+print(small.product(torch.ones(1, 2)).tolist())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="how much memory there is, Linux tells")
+def test_without_room_for_a_matrix_the_process_lives_on() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_ROOM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "no room for a matrix of 20000 × 3000\n" in done.stdout
+    assert done.stdout.endswith("[[2.0, 2.0]]\n")
 
 
 def test_two_do_not_share_native_memory() -> None:

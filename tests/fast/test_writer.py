@@ -98,6 +98,23 @@ def same(quick: list[list[Hypothesis]], plain: list[list[Hypothesis]]) -> None:
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 
+@pytest.mark.parametrize(("rows", "threads"), [(17, 2), (33, 2), (33, 3)])
+@pytest.mark.parametrize("sourced", [True, False])
+def test_shared_out_among_threads_it_is_the_plain_search_with_its_rows(
+    sourced: bool, rows: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentences end at different lengths, and their rows leave: those behind them move up."""
+    model, before = drawn(random.Random(rows), writes_only=not sourced), torch.get_num_threads()
+    given = asked(model, random.Random(0), rows)
+    limits = torch.tensor([1 + row % 7 for row in range(rows)])
+    try:
+        torch.set_num_threads(threads)
+        for how in ({}, {"keep": 3, "penalty": none(0)}):
+            same(quick(model, *given, limit=limits, **how), plain(model, *given, limit=limits, **how))
+    finally:
+        torch.set_num_threads(before)
+
+
 # ---- the laws
 
 

@@ -37,7 +37,7 @@ struct Stack {
     Norm closing;
 };
 
-struct Side {
+struct Entry {
     const float *words, *positions;
     float scale;
     Norm norm;
@@ -45,7 +45,7 @@ struct Side {
 
 struct Model {
     Stack encoder, decoder;  // an encoder without blocks: nothing is read before writing begins
-    Side source, target;
+    Entry source, target;
     const Matrix* head;
 };
 
@@ -139,7 +139,7 @@ struct Desk {
         });
     }
 
-    void embed(const Side& side, const int* tokens, int count, int first, float* x) {
+    void embed(const Entry& side, const int* tokens, int count, int first, float* x) {
         const int dim = stack.dim;
         for (int i = 0; i < count; ++i)
             by.embed(x + (long)i * dim, side.words + (long)tokens[i] * dim, side.positions + (long)(first + i) * dim,
@@ -268,6 +268,7 @@ class Search {
     std::vector<float> best_logits;
     std::vector<int> best_words;
     std::vector<Candidate> candidates;
+    std::vector<int> rows;                   // at each step
     int width = 1, length = 0;               // rows of a line, and tokens that were read
 
 public:
@@ -275,14 +276,15 @@ public:
         : model(model), ask(ask), by(*model.head->by), stack(model.decoder), from(from), sentences(to - from),
           steps(ask.prompt_length + *std::max_element(ask.limits + from, ask.limits + to)) {}
 
-    void run(const Answers& answers) {
-        const long rows = (long)sentences * ask.keep;
+    // How many rows there were at each step.
+    std::vector<int> run(const Answers& answers) {
+        const long most = (long)sentences * ask.keep;
         const Memory memory(model, ask, from, model.encoder.count ? from + sentences : from);
-        const int longest = std::max(steps, memory.longest), room = std::max<long>(rows, prompted());
-        Past past(stack, steps, rows);
+        const int longest = std::max(steps, memory.longest), room = std::max<long>(most, prompted());
+        Past past(stack, steps, most);
         Desk desk(by, stack, room, longest);
-        const Buffer x = buffer((size_t)room * stack.dim), logits = buffer(rows * WORDS);
-        open(rows, longest);
+        const Buffer x = buffer((size_t)room * stack.dim), logits = buffer(most * WORDS);
+        open(most, longest);
         read_prompts(desk, past, x.get());
         while (!live.empty()) {
             step(desk, memory, past, x.get());
@@ -290,6 +292,7 @@ public:
             advance();
         }
         for (const Line& line : lines) answer(line, answers);
+        return rows;
     }
 
 private:
@@ -411,6 +414,7 @@ private:
     void advance() {
         std::vector<int> stay, said;
         int row = 0;
+        rows.push_back(live.size() * width);
         for (size_t place = 0; place < live.size(); ++place) {
             Line& line = lines[live[place]];
             const int first = place * width;
@@ -523,6 +527,22 @@ private:
     }
 };
 
+// Each share has counted its own rows from nothing; in the batch those of earlier shares stand before them.
+void count_all_rows(const Ask& ask, const Answers& answers, const std::vector<std::vector<int>>& rows) {
+    std::vector<int> earlier(ask.longest);
+    const std::vector<int>* own = nullptr;
+    for (int s = 0; s < ask.sentences; ++s) {
+        if (!rows[s].empty()) {
+            for (size_t t = 0; own && t < own->size(); ++t) earlier[t] += (*own)[t];
+            own = &rows[s];
+        }
+        for (long at = (long)s * ask.keep; at < (long)s * ask.keep + answers.counts[s]; ++at) {
+            const int steps = answers.lengths[at] + answers.finished[at];
+            for (int t = 0; t < steps; ++t) answers.rows[at * ask.longest + t] += earlier[t];
+        }
+    }
+}
+
 template <typename T>
 T* zeros(size_t count) {
     Held<T> found = held<T>(count);
@@ -530,20 +550,9 @@ T* zeros(size_t count) {
     return found.release();
 }
 
-}  // namespace
-
-// ---- what Python calls
-
-extern "C" {
-
-const char* regard_processor() { return best_kernels()->name; }
-
-// W (tall, wide) in the layout of these kernels, or of the best; none where the processor has not got them.
-Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide, int whole, const char* kernels) {
-    const Kernels* by = kernels_named(kernels);
-    if (!by) return nullptr;
-    const int deep = (wide + STEP - 1) / STEP * STEP, panel = by->panel, panels = (tall + panel - 1) / panel;
-    Matrix* m = new Matrix{by, tall, wide, deep, panels, nullptr, nullptr, nullptr, nullptr, nullptr};
+// W (tall, wide), as it is or in whole numbers.
+void lay_out(Matrix* m, const float* weight, const float* bias, bool whole) {
+    const int tall = m->tall, wide = m->wide, deep = m->deep, panel = m->by->panel, panels = m->panels;
     m->bias = zeros<float>(panels * panel);
     if (bias) std::copy_n(bias, tall, m->bias);
     if (!whole) {
@@ -552,7 +561,7 @@ Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide
             float* to = m->floats + (size_t)(row / panel) * wide * panel + row % panel;
             for (int k = 0; k < wide; ++k) to[(size_t)k * panel] = weight[(size_t)row * wide + k];
         }
-        return m;
+        return;
     }
     m->bytes = zeros<int8_t>((size_t)panels * deep * panel);
     m->scales = zeros<float>(panels * panel);
@@ -564,31 +573,54 @@ Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide
             top = std::max(top, std::fabs(w[k]));
             nothing += w[k] - w[k];  // as in quantise
         }
-        const float one = top + nothing > LEAST ? by->most / top : 0.0f;
+        const float one = top + nothing > LEAST ? m->by->most / top : 0.0f;
         int8_t* to = m->bytes + (size_t)(row / panel) * deep * panel + (row % panel) * STEP;
         for (int k = 0; k < wide; ++k) {
             const int8_t byte = (int8_t)std::lrintf(w[k] * one);
             to[(size_t)(k / STEP) * panel * STEP + k % STEP] = byte;
             m->sums[row] += byte;
         }
-        m->scales[row] = (top + nothing) / by->most;
+        m->scales[row] = (top + nothing) / m->by->most;
     }
-    return m;
 }
+
+}  // namespace
+
+// ---- what Python calls
+
+extern "C" {
+
+const char* regard_processor() { return best_kernels()->name; }
+
+// Whether there are kernels of this name for this processor.
+int regard_knows(const char* kernels) { return kernels_named(kernels) != nullptr; }
 
 void regard_forget(Matrix* m) {
     for (void* part : {(void*)m->floats, (void*)m->bytes, (void*)m->scales, (void*)m->sums, (void*)m->bias}) std::free(part);
     delete m;
 }
 
+// W (tall, wide) in the layout of these kernels, or of the best.
+Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide, int whole, const char* kernels) {
+    const Kernels* by = kernels_named(kernels);
+    Matrix* m = nullptr;
+    const bool enough = by && shared_out(1, 1, [&](int, int) {
+        const int deep = (wide + STEP - 1) / STEP * STEP, panels = (tall + by->panel - 1) / by->panel;
+        m = new Matrix{by, tall, wide, deep, panels, nullptr, nullptr, nullptr, nullptr, nullptr};
+        lay_out(m, weight, bias, whole);
+    });
+    if (m && !enough) regard_forget(m);
+    return enough ? m : nullptr;
+}
+
 // y = Wx + b for `count` vectors. In one thread: whoever calls has threads of its own, and they would be in the way.
 int regard_product(const Matrix* m, const float* x, int count, float* y) {
     return shared_out(1, 1, [=](int, int) {
         const Buffer scales = buffer(TOKENS);
-        const std::unique_ptr<int32_t[]> zeros(new int32_t[TOKENS]);
-        const std::unique_ptr<uint8_t[]> bytes(new uint8_t[(size_t)TOKENS * m->deep]);
+        const Held<int32_t> nothings = held<int32_t>(TOKENS);
+        const Held<uint8_t> bytes = held<uint8_t>(m->bytes ? (size_t)TOKENS * m->deep : 0);
         for (int row = 0; row < count; row += TOKENS) {
-            Vectors v{x + (size_t)row * m->wide, m->wide, bytes.get(), scales.get(), zeros.get(),
+            Vectors v{x + (size_t)row * m->wide, m->wide, bytes.get(), scales.get(), nothings.get(),
                       std::min(TOKENS, count - row)};
             if (m->bytes) m->by->quantise(*m, v);
             m->by->product(*m, v, 0, m->panels, y + (size_t)row * m->tall, m->tall);
@@ -627,8 +659,14 @@ int regard_read(const Stack* stack, float* x, const int* lengths, int sentences,
 
 // The best answers to each sentence, some sentences in each thread.
 int regard_search(const Model* model, const Ask* ask, const Answers* answers, int threads) {
-    return shared_out(ask->sentences, threads,
-                      [=](int from, int to) { Search(*model, *ask, from, to).run(*answers); });
+    return shared_out(1, 1, [=](int, int) {
+        std::vector<std::vector<int>> rows(ask->sentences);  // at each step, of the share that a sentence is the first of
+        const bool enough = shared_out(ask->sentences, threads, [&](int from, int to) {
+            if (from < to) rows[from] = Search(*model, *ask, from, to).run(*answers);
+        });
+        if (!enough) throw std::bad_alloc();
+        count_all_rows(*ask, *answers, rows);
+    });
 }
 
 }

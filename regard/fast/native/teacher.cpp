@@ -38,7 +38,7 @@ int longest(const int* starts, int sentences) {
 
 }  // namespace
 
-// ---- what Python calls. 0: there was not memory enough, or the processor has not got these kernels
+// ---- what Python calls. 0: there was not memory enough, or there are no such kernels (regard_knows)
 
 extern "C" {
 
