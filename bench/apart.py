@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from bench.harness import Comparison, clock, len_cores, race, threads_told
+from bench.harness import LEAST, Comparison, clock, len_cores, race, threads_told
 
-FINALISTS = 3
+FINALISTS = 2
 Run = Callable[..., Any]
 Make = Callable[..., Run]  # of a number of threads and more, called in the engine's own process
 
@@ -63,7 +63,7 @@ def engines(make: Make, *given: Any) -> Iterator[dict[str, Engine]]:
 
 
 def compare(
-    name: str, tokens: int, able: dict[str, dict[str, Run]], *, unit: str = "tokens/s", rounds: int = 5
+    name: str, tokens: int, able: dict[str, dict[str, Run]], *, unit: str = "tokens/s", rounds: int = LEAST
 ) -> Comparison:
     """Of each engine the quickest way that it has; the first engine is ours."""
     chosen = {engine: quickest(ways) for engine, ways in able.items()}
@@ -88,12 +88,12 @@ def any_of(ways: dict[str, Run]) -> Run:
 
 
 def quickest(ways: dict[str, Run], *, warm: bool = True) -> str:
-    """One way alone is not tried; of many, the best three are tried again, since once may have been bad luck. Those
-    that have been asked before need not be warmed."""
+    """One way alone is not tried; of others, the best two are tried again, since once may have been bad luck. Those that
+    have been asked before need not be warmed."""
     if len(ways) == 1:
         return next(iter(ways))
     took = {way: _seconds(run, warm) for way, run in ways.items()}
-    for way in sorted(took, key=lambda way: took[way])[: FINALISTS if len(ways) > FINALISTS else 0]:
+    for way in sorted(took, key=lambda way: took[way])[:FINALISTS]:
         took[way] = min(took[way], _seconds(ways[way], warm=False))
     return min(took, key=lambda way: took[way])
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from transformers import BertModel
 
 from bench import apart
 from bench.apart import Run
-from bench.harness import Comparison, raced, report
+from bench.harness import Comparison, raced, refuse_others, report
 from bench.peers import PAD, hugging_face_bert, our_bert, ready
 from regard.data.batch import pad
 from regard.data.labelled import read_labelled
@@ -36,14 +37,15 @@ from regard.fast import prepare
 VOCAB = 30_522
 TOKENS = 4096  # in our batches, as in those of a loaded run
 CELLS = {"cpu": [("mini", 64), ("base", 8)], "cuda": [("mini", 64), ("base", 64), ("base", 1024)]}  # size, texts
-ROUNDS = 4
+ROUNDS = 6
 ORDERS = "padded", "by length, 8 at a time", "one at a time"  # of the peer
 
 Read = Callable[[Tensor, Tensor], Tensor]  # tokens, and which are real, (B, T) -> (B, T, dim)
 Order = list[np.ndarray]  # which texts make up each batch
 
 
-def main() -> None:
+def main(asked: Sequence[str]) -> None:
+    refuse_others(asked, [])
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = [compare(*cell, device) for cell in CELLS[device]]
     counts = dict.fromkeys(count for _, count in CELLS[device])
@@ -198,4 +200,4 @@ def encoder(read: Read, given: list[list[int]], order: Order, device: str) -> Te
 
 
 if __name__ == "__main__":
-    raced(main)
+    raced(main, sys.argv[1:])

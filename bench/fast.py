@@ -22,7 +22,7 @@ import torch
 from bench import peers
 from bench.apart import Engine, Run, any_of, compare, engines, quickest, running
 from bench.generate import talkative
-from bench.harness import Comparison, common_told, in_common, len_cores, raced, report
+from bench.harness import Comparison, common_told, in_common, len_cores, raced, refuse_others, report
 
 LENGTH = 30  # tokens of a source and of an answer
 BOS, EOS, PAD = 1, 2, 0
@@ -44,10 +44,9 @@ NAMES = [
 Raced = tuple[list[Comparison], str]  # and how far the engines agree
 
 
-def main() -> None:
-    wanted = sys.argv[1:] or list(COMPARISONS)
-    if strange := set(wanted) - set(COMPARISONS):
-        sys.exit(f"{', '.join(sorted(strange))}: no such race; known: {', '.join(COMPARISONS)}")
+def main(asked: Sequence[str]) -> None:
+    refuse_others(asked, [*COMPARISONS])
+    wanted = asked or [*COMPARISONS]
     agreed: list[str] = []
     found: list[Comparison] = []
 
@@ -292,4 +291,4 @@ def forms(exported: Path, heads: int, dim: int) -> dict[str, Path]:
 COMPARISONS: dict[str, Callable[[Path], Raced]] = {"translate": translate, "gpt2": gpt2, "encode": encode}
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -6,12 +6,15 @@ python -m bench.generate
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
 from bench import apart
-from bench.harness import report
+from bench.harness import refuse_others, report
 from bench.peers import hugging_face_gpt2, our_gpt2, ready
 from regard.decode import greedy
 from regard.decode.filters import at_least
@@ -21,7 +24,8 @@ PROMPT, LENGTH = 32, 64  # tokens given and written
 EOS = 50_256
 
 
-def main() -> None:
+def main(asked: Sequence[str]) -> None:
+    refuse_others(asked, [])
     with apart.engines(regard) as ours, apart.engines(hugging_face) as theirs:
         able: dict[str, dict[str, apart.Run]] = {"regard": {**ours}, "Hugging Face generate": {**theirs}}
         first, other = (apart.any_of(ways)() for ways in able.values())
@@ -76,4 +80,4 @@ def talkative(model: GPT) -> GPT:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

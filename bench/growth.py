@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from bench.harness import RESULTS, clock, kind, len_cores, machine
+from bench.harness import RESULTS, clock, kind, len_cores, machine, refuse_others
 from bench.peers import BOS, EOS, our_gpt2, ours
 from regard.core.linear import pack
 from regard.data.batch import Batches
@@ -118,9 +118,10 @@ CURVES = {
 
 
 def main(asked: Sequence[str]) -> None:
-    if asked:
-        print(json.dumps(point(CURVES[asked[0]], int(asked[1]))))
+    if asked[:1] == ["--point"]:
+        print(json.dumps(point(CURVES[asked[1]], int(asked[2]))))
         return
+    refuse_others(asked, [])
     with ThreadPoolExecutor(1 if DEVICE == "cuda" else len_cores()) as side_by_side:  # CPU time is each one's own
         asked_of = {
             name: [side_by_side.submit(elsewhere, name, size) for size in curve.sizes] for name, curve in CURVES.items()
@@ -129,7 +130,8 @@ def main(asked: Sequence[str]) -> None:
 
 
 def elsewhere(name: str, size: int) -> tuple[float, float]:
-    done = subprocess.run([sys.executable, "-m", "bench.growth", name, str(size)], check=True, stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", "bench.growth", "--point", name, str(size)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     seconds, memory = json.loads(done.stdout)
     print(f"{name} {size:,}: {seconds * 1000:.1f} ms, {memory:.1f} MB", flush=True)
     return seconds, memory
@@ -211,18 +213,24 @@ def draw(found: dict[str, list[tuple[float, float]]], path: Path) -> None:
     from regard.view import plots
 
     with plots.style():
-        figure = Figure((3.2 * len(found), 3.2), layout="constrained")
-        for place, (name, points) in enumerate(found.items(), 1):
-            curve, seconds = CURVES[name], [seconds for seconds, _ in points]
-            axes = figure.add_subplot(1, len(found), place, title=curve.title, xlabel=curve.unit, ylabel="ms")
-            axes.loglog(curve.sizes, [1000 * s for s in seconds], "o-", markersize=4)
-            axes.set_xticks(curve.sizes, [_short(size) for size in curve.sizes])
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.set_ylim(min(seconds) * 400, max(seconds) * 2500)
-            for axis in (axes.xaxis, axes.yaxis):
-                axis.set_minor_locator(NullLocator())
-            axes.text(0.05, 0.9, f"power {exponent(curve.sizes, seconds):.2f}", transform=axes.transAxes)
-            axes.grid(color="0.9")
+        figure = Figure((3.2 * len(found), 6.0), layout="constrained")
+        rows = figure.subplots(2, len(found))
+        for column, (name, points) in enumerate(found.items()):
+            curve, (seconds, megabytes) = CURVES[name], zip(*points, strict=True)
+            for axes, values, unit in zip(
+                rows[:, column], ([1000 * s for s in seconds], megabytes), ("ms", "MB"), strict=True
+            ):
+                axes.set_ylabel(unit)
+                axes.loglog(curve.sizes, values, "o-", markersize=4)
+                axes.set_xticks(curve.sizes, [_short(size) for size in curve.sizes])
+                axes.yaxis.set_major_formatter("{x:g}")
+                axes.set_ylim(min(values) * 0.4, max(values) * 2.5)
+                for axis in (axes.xaxis, axes.yaxis):
+                    axis.set_minor_locator(NullLocator())
+                axes.text(0.05, 0.9, f"power {exponent(curve.sizes, values):.2f}", transform=axes.transAxes)
+                axes.grid(color="0.9")
+            rows[0, column].set_title(curve.title)
+            rows[1, column].set_xlabel(curve.unit)
         figure.savefig(path, dpi=110)
 
 

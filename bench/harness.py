@@ -82,7 +82,8 @@ def race(
 def refuse_others(asked: Sequence[str], known: Sequence[str]) -> None:
     """A word that is not known ends it in one sentence, before anything is raced or written."""
     if unknown := [word for word in asked if word not in known]:
-        sys.exit(f"{', '.join(unknown)}: not known; there are {', '.join(known)}")
+        instead = f"write {', '.join(known)}, or nothing" if known else "write nothing"
+        sys.exit(f"{', '.join(unknown)}: not known; {instead}")
 
 
 def raced(main: Callable[..., None], *asked: Any) -> None:

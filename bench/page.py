@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Thread
 
 import numpy as np
 
-from bench.harness import RESULTS, chromium, kind, machine
+from bench.harness import RESULTS, chromium, kind, machine, refuse_others
 from regard.view.capture import Trace
 from regard.view.contract import digest
 
@@ -146,7 +147,8 @@ def measure(address: str) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main(asked: Sequence[str]) -> None:
+    refuse_others(asked, [])
     if chromium() is None:
         print("no Chromium is installed, so the page is not measured; install it (Debian: apt install chromium)")
         return
@@ -169,4 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -102,20 +102,15 @@ class Contest:
 
 def main(asked: Sequence[str]) -> None:
     tiny = "--tiny" in asked
+    if asked[:1] != ["--alone"]:
+        refuse_others(asked, [*RACES, "--fill", "--tiny"])
     if not (tiny or torch.cuda.is_available()):
         sys.exit("there is no GPU here, and a CPU would take hours; write --tiny to see that it works")
     work = TINY if tiny else Work()
     with TemporaryDirectory() as scratch:
         folder = Path(asked[1]) if asked[:1] == ["--alone"] else Path(scratch)
-        known = {
-            "gpt2": lambda: gpt2(work),
-            "spread": lambda: spread_bert(work, folder),
-            "bert": lambda: bert(work, folder),
-        }
-        if asked[:1] != ["--alone"]:
-            refuse_others(asked, [*known, "--fill", "--tiny"])
-        names = [name for name in known if name in asked] or [*known]
-        contests = {name: known[name]() for name in names}
+        names = [name for name in RACES if name in asked] or [*RACES]
+        contests = {name: RACES[name](work, folder) for name in names}
         if asked[:1] == ["--alone"]:
             step = contests[asked[2]].engines(work, Path(scratch))[asked[3]]()
             print(*asked[2:4], [step() for _ in range(4)])
@@ -282,7 +277,7 @@ def taken(batches: Iterable[MaskedBatch], count: int) -> Batches:
 # ---- GPT-2
 
 
-def gpt2(work: Work) -> Contest:
+def gpt2(work: Work, _: Path) -> Contest:
     def theirs(backend: str | None) -> Learner:
         model = hugging_face_gpt2(our_gpt2(**work.gpt2))
 
@@ -308,6 +303,9 @@ def windows(work: Work) -> Batches:
     shape = (work.tokens // config.context, config.context + 1)
     texts = (torch.randint(config.vocab or 0, shape, generator=dice) for _ in range(work.batches))
     return [Excerpts(text, None, tuple(range(len(text)))) for text in texts]
+
+
+RACES = {"gpt2": gpt2, "spread": spread_bert, "bert": bert}
 
 
 if __name__ == "__main__":

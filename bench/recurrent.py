@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from bench.harness import Comparison, raced, report
+from bench.harness import Comparison, raced, refuse_others, report
 from bench.peers import Loop, same_model, tutorial
 from bench.step import Batches, Given, Peaks, Step, product, race_tokens, rate
 from regard.config import make_recipe
@@ -56,6 +56,7 @@ TINY = Work("cpu", ("fp32",), "tiny", 512, (8,), 2, 1, 2)
 
 
 def main(asked: Sequence[str]) -> None:
+    refuse_others(asked, ["--tiny"])
     work = TINY if "--tiny" in asked else GPU if torch.cuda.is_available() else CPU
     values = {
         "system": "seq2seq",

@@ -12,13 +12,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.harness import race, report
+from bench.harness import race, refuse_others, report
 from regard.data.spoken import spoken
 
 KEY = "bench"
@@ -26,10 +26,10 @@ CLIENTS, PHRASES, ROUNDS = 32, 256, 7
 STEPS = 250  # of training: enough for answers that end where they should
 
 
-def main() -> None:
+def main(asked: Sequence[str]) -> None:
+    refuse_others(asked, [word for word in asked[:1] if Path(word).is_dir()] or ["the folder of a run"])
     with TemporaryDirectory() as scratch:
-        folder = Path(sys.argv[1]) if len(sys.argv) > 1 else trained(Path(scratch) / "demo")
-        compare(folder)
+        compare(Path(asked[0]) if asked else trained(Path(scratch) / "demo"))
 
 
 def trained(folder: Path) -> Path:
@@ -118,4 +118,4 @@ async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -6,9 +6,9 @@ The block is written here from its description: convolutions padded on both side
 off and copied, torch's weight_norm. The plain loop is the one of PyTorch's example of a word language model at its
 default size: nn.LSTM, a tied linear layer, log_softmax and the loss of all words. Each has our weights and loses what
 we lose; batches, dropout, clipping and optimizer (Adam, or SGD for words; fused) are the same, so that what is raced is
-a model with its loss, forward and backward, and nothing else; ours is made ready as `regard train` makes it. Where one
-number is asked at the end of a sequence, ours leaves out what that does not depend on (`conclude`); the authors' block
-has no such thing.
+a model with its loss, forward and backward, and nothing else; ours is made ready as `regard train` makes it. On a CPU
+each engine has processes of its own (bench/apart.py). Where one number is asked at the end of a sequence, ours leaves
+out what that does not depend on (`conclude`); the authors' block has no such thing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.harness import Comparison, race, report
+from bench import apart
+from bench.harness import Comparison, race, refuse_others, report
 from regard.core.state import State, each
 from regard.fast import quicken
 from regard.models import recurrent
@@ -61,64 +63,110 @@ def works(device: str) -> list[Work]:
     ]
 
 
-PRECISIONS = {"cpu": ("fp32",), "cuda": ("bf16", "fp32")}
+@dataclass(frozen=True)
+class Contest:
+    make: Callable[[str], dict[str, Engine]]  # both sides, on a device; ours first
+    steps: int  # of a batch
+    updates: int  # in one measurement
+
+    def run(self, update: Step) -> Callable[[], float]:
+        def work() -> float:
+            for _ in range(self.updates):
+                update()
+            return float(self.steps * self.updates)
+
+        return work
+
+
+UNIT = "steps/s"
 LSTM: dict[str, Any] = {"vocab": 33_278, "dim": 200, "embedding": 200, "layers": 2, "dropout": 0.2}
 ROWS, STEPS = 20, 35
+LOOP = f"LSTM, {LSTM['vocab']:,} words"
+WORDS = LOOP, "characters of PTB", "words of PTB"
+OURS, AUTHORS, PLAIN = "regard", "the authors' block", "plain nn.LSTM loop"
 ROUNDS = 19  # of little work each, so that both of a pair meet the same neighbours on a busy machine
 
 
-def main() -> None:
+def main(asked: Sequence[str]) -> None:
+    refuse_others(asked, [])
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = []
-    for precision in PRECISIONS[device]:
-        for work in works(device):
-            done = work.rows * work.steps, work.updates
-            found.append(compare(work.name, networks(work, device), *done, work.asked == "words", device, precision))
-        updates = 20 if device == "cuda" else 1
-        name = f"LSTM, {LSTM['vocab']:,} words"
-        found.append(compare(name, lstms(device), ROWS * STEPS, updates, True, device, precision))
+    found = [*(on_a_gpu() if device == "cuda" else on_a_cpu())]
     note = (
         "The networks of Bai et al. (2018), Table 2, with rows × steps a batch of "
         f"{', '.join(f'{work.name} {work.rows} × {work.steps}' for work in works(device))}; random numbers and words. "
         f"The LSTM is that of PyTorch's example of a word language model: {LSTM['layers']} layers of {LSTM['dim']} "
         f"units, {LSTM['vocab']:,} words, {ROWS} × {STEPS}, its state carried on. Same weights, same optimizer, no "
-        f"compile{f', {torch.get_num_threads()} CPU threads' if device == 'cpu' else ''}."
+        f"compile{'. Each engine in processes of its own, at its best number of threads' if device == 'cpu' else ''}."
     )
     report("tcn", "Training a TCN against the authors' block, and an LSTM against a plain loop", note, found)
 
 
-def compare(
-    name: str, engines: dict[str, Engine], steps: int, updates: int, words: bool, device: str, precision: str
-) -> Comparison:
-    same_loss(name, engines)
-    racing = {engine: trainer(*made, words, device, precision) for engine, made in engines.items()}
+def contests(device: str) -> dict[str, Contest]:
+    found = {
+        work.name: Contest(partial(networks, work), work.rows * work.steps, work.updates) for work in works(device)
+    }
+    return found | {LOOP: Contest(lstms, ROWS * STEPS, 20 if device == "cuda" else 1)}
 
-    def run(update: Step) -> float:
-        for _ in range(updates):
-            update()
-        return float(steps * updates)
 
-    runs: dict[str, Callable[[], float]] = {engine: partial(run, update) for engine, update in racing.items()}
-    found = race(f"{name}, {precision}", "steps/s", runs, rounds=ROUNDS, warm=1)
-    print(found.name, {engine: round(found.rate(engine)) for engine in found.work}, file=sys.stderr, flush=True)
+def on_a_gpu() -> Iterator[Comparison]:
+    """Where engines share it, in one process."""
+    for precision in ("bf16", "fp32"):
+        for name, contest in contests("cuda").items():
+            made = contest.make("cuda")
+            check(name, [loss_of(*engine) for engine in made.values()])
+            runs = {engine: contest.run(trainer(*some, name, "cuda", precision)) for engine, some in made.items()}
+            found = race(f"{name}, {precision}", UNIT, runs, rounds=ROUNDS, warm=1)
+            print(found.name, {engine: round(found.rate(engine)) for engine in runs}, file=sys.stderr, flush=True)
+            yield found
+
+
+def on_a_cpu() -> Iterator[Comparison]:
+    with ExitStack() as stack:
+        sides = [stack.enter_context(apart.engines(alone, side)) for side in range(2)]
+        for name, contest in contests("cpu").items():
+            peer = PLAIN if name == LOOP else AUTHORS
+            able = {
+                engine: {way: partial(one, name) for way, one in ways.items()}
+                for engine, ways in zip((OURS, peer), sides, strict=True)
+            }
+            check(name, [apart.any_of(ways)("loss") for ways in able.values()])
+            done = contest.steps * contest.updates
+            yield apart.compare(f"{name}, fp32", done, able, unit=UNIT, rounds=ROUNDS)
+
+
+def alone(_: int, side: int) -> apart.Run:
+    """One side of all contests, in a process of its own: it learns, or says what it loses at first."""
+
+    @cache
+    def made(name: str) -> tuple[float, Callable[[], float]]:
+        contest = contests("cpu")[name]
+        engine = [*contest.make("cpu").values()][side]
+        return loss_of(*engine), contest.run(trainer(*engine, name, "cpu", "fp32"))
+
+    def run(name: str, asked: str = "") -> float:
+        lost, learn = made(name)
+        return lost if asked == "loss" else learn()
+
+    return run
+
+
+def loss_of(model: nn.Module, loss: Losing) -> float:
+    """Without dropout."""
+    model.eval()
+    with torch.no_grad():
+        found = float(loss())
+    model.train()
     return found
 
 
-def same_loss(name: str, engines: dict[str, Engine]) -> None:
-    """Without dropout all lose the same: they compute the same."""
-    found = {}
-    for engine, (model, loss) in engines.items():
-        model.eval()
-        with torch.no_grad():
-            found[engine] = float(loss())
-        model.train()
-    ours, *others = found.values()
-    assert all(math.isclose(ours, other, rel_tol=1e-3) for other in others), (name, found)
+def check(name: str, lost: Sequence[float]) -> None:
+    """All lose the same: they compute the same."""
+    assert all(math.isclose(lost[0], other, rel_tol=1e-3) for other in lost), (name, lost)
 
 
-def trainer(model: nn.Module, loss_of: Losing, words: bool, device: str, precision: str) -> Step:
+def trainer(model: nn.Module, loss_of: Losing, name: str, device: str, precision: str) -> Step:
     """One update; the same for all."""
-    kind = torch.optim.SGD if words else torch.optim.Adam
+    kind = torch.optim.SGD if name in WORDS else torch.optim.Adam
     optimizer: torch.optim.Optimizer = kind(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -157,7 +205,7 @@ def networks(work: Work, device: str) -> dict[str, Engine]:
         told = theirs.output(hidden[:, -1] if work.asked == "number" else hidden)
         return loss(work, told, wanted)
 
-    return {"regard": (model, ours), "the authors' block": (theirs, plain)}
+    return {OURS: (model, ours), AUTHORS: (theirs, plain)}
 
 
 def batch(work: Work, config: Config, device: str) -> tuple[Tensor, Tensor]:
@@ -281,8 +329,8 @@ def lstms(device: str) -> dict[str, Engine]:
         state["theirs"] = tuple(t.detach() for t in after)
         return F.nll_loss(told, wanted)
 
-    return {"regard": (model, ours), "plain nn.LSTM loop": (theirs, plain)}
+    return {OURS: (model, ours), PLAIN: (theirs, plain)}
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import GenerationConfig, MarianMTModel
 
 from bench import apart
-from bench.harness import Comparison, refuse_others, report
+from bench.harness import LEAST, Comparison, refuse_others, report
 from bench.peers import BOS, EOS, PAD, marian, ours, plain, ready
 from regard.decode import beam, greedy
 from regard.decode.filters import at_least
@@ -83,7 +83,7 @@ def compare(cell: Cell, running: dict[str, dict[str, apart.Engine]]) -> Comparis
     }
     first, *others = (apart.any_of(ways)() for ways in able.values())
     assert all(first == other for other in others), f"the engines disagree: {cell.name}"
-    rounds = OFTEN if (cell.size, cell.batch) == ("small", 1) else 5
+    rounds = OFTEN if (cell.size, cell.batch) == ("small", 1) else LEAST
     return apart.compare(cell.name, cell.batch * LENGTH, able, rounds=rounds)
 
 

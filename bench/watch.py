@@ -6,12 +6,13 @@ python -m bench.watch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
-from bench.harness import Comparison, best_threads, len_cores, race, report, threads_told
+from bench.harness import Comparison, best_threads, len_cores, race, refuse_others, report, threads_told
 from bench.peers import BOS, EOS, ours
 from regard.config import DecodeConfig
 from regard.core.watch import watch
@@ -21,7 +22,8 @@ from regard.tasks.searching import search
 LENGTH = 30  # tokens of a source and of an answer
 
 
-def main() -> None:
+def main(asked: Sequence[str]) -> None:
+    refuse_others(asked, [])
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(len_cores())
     found = [forward(device)]
@@ -90,4 +92,4 @@ def watched(model: torch.nn.Module, name: str, work: Callable[[], float]) -> flo
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -4,6 +4,8 @@ import sys
 
 from regard.fast.build import Unbuilt, build_in
 
+if sys.argv[1:]:
+    sys.exit(f"{' '.join(sys.argv[1:])}: python -m regard.fast takes no words; CXX names the compiler")
 try:
     print(build_in())
 except Unbuilt as error:
