@@ -88,8 +88,8 @@ def any_of(ways: dict[str, Run]) -> Run:
 
 
 def quickest(ways: dict[str, Run], *, warm: bool = True) -> str:
-    """One way alone is not tried; of others, the best two are tried again, since once may have been bad luck. Those that
-    have been asked before need not be warmed."""
+    """One way alone is not tried; of others, the best two are tried again, since once may have been bad luck. Those
+    that have been asked before need not be warmed."""
     if len(ways) == 1:
         return next(iter(ways))
     took = {way: _seconds(run, warm) for way, run in ways.items()}
