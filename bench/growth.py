@@ -223,7 +223,8 @@ def draw(found: dict[str, list[tuple[float, float]]], path: Path) -> None:
                 axes.set_ylabel(unit)
                 axes.loglog(curve.sizes, values, "o-", markersize=4)
                 axes.set_xticks(curve.sizes, [_short(size) for size in curve.sizes])
-                axes.yaxis.set_major_formatter("{x:g}")
+                ends = [min(values), max(values)] if max(values) > 1.3 * min(values) else [max(values)]
+                axes.set_yticks(ends, [f"{value:.3g}" for value in ends])
                 axes.set_ylim(min(values) * 0.4, max(values) * 2.5)
                 for axis in (axes.xaxis, axes.yaxis):
                     axis.set_minor_locator(NullLocator())
