@@ -88,11 +88,15 @@ def compare(cell: Cell, running: dict[str, dict[str, apart.Engine]]) -> Comparis
     able: dict[str, dict[str, apart.Run]] = {
         name: {way: partial(one, cell) for way, one in ways.items()}
         for name, ways in running.items()
-        if name != LOOP or (cell.width == 1 and cell.batch <= FEW)
+        if can(name, cell)
     }
     first, *others = (apart.any_of(ways)() for ways in able.values())
     assert all(first == other for other in others), f"the engines disagree: {cell.name}"
     return apart.compare(cell.name, cell.answers * cell.batch * LENGTH, able, rounds=OFTEN if cell.short else LEAST)
+
+
+def can(name: str, cell: Cell) -> bool:
+    return name != LOOP or (cell.width == 1 and cell.batch <= FEW)
 
 
 # ---- the engines, each in processes of its own

@@ -30,6 +30,7 @@ from regard.errors import ConfigError, RegardError
 from regard.models import schema
 from regard.prepare import rewrite as prepare
 from regard.tasks.rewrite import MEASURES
+from regard.training import checkpoint
 
 QUIET = Console(quiet=True)
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -204,6 +205,11 @@ def finish(folder: Path, values: dict[str, Any]) -> str:
     return tiny.weights_hash(folder)
 
 
+def saved(folder: Path) -> int:
+    """The last step of which there is a checkpoint."""
+    return max(map(checkpoint.step_of, checkpoint.found(folder / "checkpoints")), default=0)
+
+
 def storm(folder: Path, kills: int, steps: int, seed: int) -> None:
     values = tiny.recipe(
         train={"steps": steps, "save_every": 10, "evaluate_every": 50}, data={"count": 1500, "held": 3}
@@ -211,8 +217,11 @@ def storm(folder: Path, kills: int, steps: int, seed: int) -> None:
     calm = finish(folder / "calm", values)
     draw = random.Random(seed)
     for _ in range(kills):
+        wanted = saved(folder / "storm") + draw.randint(0, steps // kills // 2)
         victim = process(folder / "storm", values)
-        victim.join(draw.uniform(0.3, 1.3))
+        while victim.is_alive() and saved(folder / "storm") < wanted:
+            time.sleep(0.005)
+        victim.join(draw.uniform(0.0, 0.05))
         victim.kill()
         victim.join()
         assert victim.exitcode == -signal.SIGKILL, "it must be killed before its end, or this shows nothing"

@@ -12,22 +12,12 @@ from bench import translate
 from bench.peers import ours, plain
 
 
-def test_all_say_the_same_greedily() -> None:
-    made = translate.engines("tiny", 97, batch=2, width=1, device="cpu")
-    assert list(made) == ["regard", "Hugging Face generate", "torch.nn.Transformer"]
-    first, *others = (run() for run in made.values())
+@pytest.mark.parametrize("cell", translate.TINY, ids=str)
+def test_all_say_the_same(cell: translate.Cell) -> None:
+    able = {name: make for name, make in translate.ENGINES.items() if translate.can(name, cell)}
+    first, *others = (make(cell.size, cell.vocab)(cell) for make in able.values())
     assert [len(answer) for answer in first] == [translate.LENGTH] * 2
-    assert others == [first, first]
-
-
-def test_without_beams_no_race_of_beams() -> None:
-    assert list(translate.engines("tiny", 97, batch=1, width=2, device="cpu")) == ["regard", "Hugging Face generate"]
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_note_tells_the_precision_of_the_weights(device: str) -> None:
-    kind = {"cpu": "fp32", "cuda": "bf16"}[device]
-    assert f"weights and arithmetic in {kind}" in translate.note(device)
+    assert others == [first] * (2 if cell.width == 1 else 1)
 
 
 @torch.inference_mode()
