@@ -11,9 +11,10 @@ from rich.progress import track
 from rich.table import Table
 
 from regard import __version__
+from regard.cases import make_case
 from regard.errors import DataError
 from regard.fast import Unbuilt, library
-from regard.laws import excused, laws_of, make_case
+from regard.laws import excused, laws_of
 from regard.pipeline import Pipeline, Reply, load
 
 TIE = 1e-4  # of scores

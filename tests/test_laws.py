@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from regard.cases import END, Case, Encoding, Listening, Writing, make_case
 from regard.config import write_toml
 from regard.core.attention import Attention
 from regard.core.autoregressive import Autoregressive
@@ -27,7 +28,7 @@ from regard.core.score import Dots, Place, ScaledDot
 from regard.core.state import KV, State
 from regard.core.watch import attentions
 from regard.decode import beam
-from regard.laws import END, LAWS, Case, Encoding, Listening, Writing, excused, laws_of, make_case
+from regard.laws import LAWS, excused, laws_of
 from regard.models import MODELS, build, schema
 from regard.models.transformer import Side, Transformer
 

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from regard.cases import Case, make_case
 from regard.config import merge, read_toml
 from regard.core.block import RESIDUALS, PostNorm
 from regard.core.norm import NORMS, BatchNorm, LayerNorm, UnbiasedLayerNorm
 from regard.errors import ConfigError
-from regard.laws import LAWS, Case, make_case
+from regard.laws import LAWS
 from regard.models.transformer import Config, Transformer
 from regard.recipes import find_recipe
 from regard.weights import put_weights, weights
