@@ -136,7 +136,7 @@ def _begun(words: list[str]) -> subprocess.Popen[str]:
 def _parts() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Object files, with the source and the flags of each."""
     flags = (*FLAGS, "-pthread", *(("-DX86",) if X86 else ()))
-    parts = {part: (f"{part}.cpp", flags) for part in ("engine", "teacher")}
+    parts = {part: (f"{part}.cpp", flags) for part in ("matrix", "reader", "writer", "teacher")}
     for name, more in PROCESSORS.items():
         if X86 or not more:
             own = (*flags, *more, f"-DPROCESSOR={name}")

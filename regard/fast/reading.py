@@ -1,6 +1,6 @@
 """What the native side has to know of a model: matrices, norms and tables in the order in which they are used.
 
-The structures are those of native/engine.cpp, field by field.
+The structures are those of native/reading.h and native/writer.cpp, field by field.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A whole search in one call: a Transformer or a GPT as the accelerator reads it.
 
-    model  ─ matrices, norms and tables in their order ─▶  Model (native/engine.cpp)  ─ Ask ─▶  hypotheses
+    model  ─ matrices, norms and tables in their order ─▶  Model (native/writer.cpp)  ─ Ask ─▶  hypotheses
 
 In fp32 the words are those of decode/search.py. What it cannot do (`Writer.__call__` says None) is searched for there.
 """

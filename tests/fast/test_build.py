@@ -23,7 +23,7 @@ echo whole > "$2"
 """
 BROKEN = """#!/bin/sh
 test "$1" = --version && { echo 1.0; exit; }
-echo "engine.cpp:1: error: no such luck" >&2
+echo "writer.cpp:1: error: no such luck" >&2
 exit 1
 """
 
@@ -148,7 +148,7 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(
 ) -> None:
     use(BROKEN, tmp_path, monkeypatch)
     with pytest.raises(
-        Unbuilt, match=r"could not compile .*: engine.cpp:1: error: no such luck; name another compiler"
+        Unbuilt, match=r"could not compile .*: writer.cpp:1: error: no such luck; name another compiler"
     ):
         build._kept(build.compiler())
     assert not any(home.iterdir())

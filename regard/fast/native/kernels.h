@@ -6,7 +6,8 @@
 
 #include "learning.h"
 
-constexpr int STEP = 4;    // inputs in bytes that are read at a time
+constexpr int STEP = 4;      // inputs in bytes that are read at a time
+constexpr int TOKENS = 192;  // vectors that go through products at a time: their numbers stay near the processor
 constexpr float LEAST = 1e-36f;  // of a vector's numbers: what is smaller is nothing, since 255 / LEAST has to be finite
 
 struct Kernels;

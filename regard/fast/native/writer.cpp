@@ -1,47 +1,16 @@
 // Reading a source and searching for the best answers, in one call. The steps are those of models/transformer.py,
 // models/gpt.py and decode/search.py; what is called by which name there is called so here.
-#include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <vector>
 
-#include "kernels.h"
-#include "sharing.h"
+#include "reading.h"
 
 namespace {
 
 constexpr double NEVER = -std::numeric_limits<double>::infinity();
-constexpr int TOKENS = 192;  // of sources that are read at a time: their numbers stay near the processor
-constexpr int WORDS = 512;   // logits that exist at a time, of each row
-
-struct Norm {
-    const float *weight, *bias;  // no weight: no norm
-    float epsilon;
-};
-
-struct Block {
-    Norm around_attention, around_cross, around_feed_forward;
-    const Matrix *inward, *output;                // queries, keys and values in one
-    const Matrix *query, *memory, *cross_output;  // keys and values in one
-    const Matrix *wide, *narrow;
-};
-
-struct Stack {
-    const Block* blocks;
-    int count, dim, heads;
-    int before;  // the norm stands before each sublayer, and not after the residual
-    int activation;
-    Norm closing;
-};
-
-struct Entry {
-    const float *words, *positions;
-    float scale;
-    Norm norm;
-};
+constexpr int WORDS = 512;  // logits that exist at a time, of each row
 
 struct Model {
     Stack encoder, decoder;  // an encoder without blocks: nothing is read before writing begins
@@ -64,114 +33,6 @@ struct Answers {           // (sentences, keep), and (sentences, keep, longest)
     int *lengths, *finished;
     double *scores, *logprobs;
     int *tokens, *rows;
-};
-
-const Kernels* best_kernels() {
-#ifdef X86
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
-        return &vnni_kernels;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2_kernels;
-#endif
-    return &plain_kernels;
-}
-
-}  // namespace
-
-const Kernels* kernels_named(const char* name) {
-    const Kernels* by = best_kernels();
-    if (name && strcmp(name, plain_kernels.name) == 0) return &plain_kernels;
-#ifdef X86
-    if (name && strcmp(name, avx2_kernels.name) == 0 && by == &vnni_kernels) return &avx2_kernels;
-#endif
-    return name && strcmp(name, by->name) != 0 ? nullptr : by;
-}
-
-namespace {
-
-// ---- a desk: room for some rows, and what is done with them
-
-struct Desk {
-    const Kernels& by;
-    const Stack& stack;
-    Buffer normed, inner, context, back, scratch, scales;
-    std::unique_ptr<uint8_t[]> bytes;
-    std::unique_ptr<int32_t[]> zeros;
-
-    static int widest(const Stack& stack) {
-        int most = 3 * stack.dim;
-        for (int i = 0; i < stack.count; ++i) most = std::max(most, stack.blocks[i].wide->tall);
-        return most + STEP;
-    }
-
-    Desk(const Kernels& by, const Stack& stack, size_t rows, int longest)
-        : by(by), stack(stack), normed(buffer(rows * stack.dim)), inner(buffer(rows * widest(stack))),
-          context(buffer(rows * stack.dim)), back(buffer(rows * stack.dim)),
-          scratch(buffer(scratch_of(longest, stack.heads, stack.dim / stack.heads))), scales(buffer(rows)),
-          bytes(new uint8_t[rows * widest(stack)]), zeros(new int32_t[rows]) {}
-
-    Vectors vectors(const Matrix& m, const float* x, int count) {
-        Vectors v{x, m.wide, bytes.get(), scales.get(), zeros.get(), count};
-        if (m.bytes) by.quantise(m, v);
-        return v;
-    }
-
-    void product(const Matrix& m, const float* x, int count, float* y) {
-        by.product(m, vectors(m, x, count), 0, m.panels, y, m.tall);
-    }
-
-    void normalise(const Norm& norm, float* x, int count, float* y) {
-        by.norm(x, count, stack.dim, norm.weight, norm.bias, norm.epsilon, y);
-    }
-
-    template <typename Sublayer>
-    void residual(const Norm& norm, float* x, int count, Sublayer sublayer) {
-        if (stack.before) normalise(norm, x, count, normed.get());
-        sublayer(stack.before ? normed.get() : x, back.get());
-        by.add(x, back.get(), (long)count * stack.dim);
-        if (!stack.before) normalise(norm, x, count, x);
-    }
-
-    void feed_forward(const Block& block, float* x, int count) {
-        residual(block.around_feed_forward, x, count, [&](const float* h, float* y) {
-            product(*block.wide, h, count, inner.get());
-            by.activate((Activation)stack.activation, inner.get(), (long)count * block.wide->tall);
-            product(*block.narrow, inner.get(), count, y);
-        });
-    }
-
-    void embed(const Entry& side, const int* tokens, int count, int first, float* x) {
-        const int dim = stack.dim;
-        for (int i = 0; i < count; ++i)
-            by.embed(x + (long)i * dim, side.words + (long)tokens[i] * dim, side.positions + (long)(first + i) * dim,
-                     side.scale, dim);
-        if (side.norm.weight) normalise(side.norm, x, count, x);
-    }
-
-    // Whole sentences, end to end, through all blocks; `seen` is shown the keys and values of each block.
-    template <typename Seen>
-    void read(float* x, const int* lengths, int sentences, bool causal, Seen seen) {
-        const int dim = stack.dim, head_dim = dim / stack.heads;
-        int count = 0;
-        for (int s = 0; s < sentences; ++s) count += lengths[s];
-        for (int i = 0; i < stack.count; ++i) {
-            const Block& block = stack.blocks[i];
-            residual(block.around_attention, x, count, [&](const float* h, float* y) {
-                product(*block.inward, h, count, inner.get());
-                seen(i, inner.get() + dim);
-                const float* q = inner.get();
-                float* to = context.get();
-                for (int s = 0; s < sentences; ++s) {
-                    by.look_within(q, q + dim, q + 2 * dim, lengths[s], 3L * dim, stack.heads, head_dim, causal,
-                                   scratch.get(), to);
-                    q += 3L * dim * lengths[s];
-                    to += (long)dim * lengths[s];
-                }
-                product(*block.output, context.get(), count, y);
-            });
-            feed_forward(block, x, count);
-        }
-        if (stack.closing.weight) normalise(stack.closing, x, count, x);
-    }
 };
 
 // ---- the memory: keys and values of the sources for every block of the decoder
@@ -543,119 +404,9 @@ void count_all_rows(const Ask& ask, const Answers& answers, const std::vector<st
     }
 }
 
-template <typename T>
-T* zeros(size_t count) {
-    Held<T> found = held<T>(count);
-    std::fill_n(found.get(), count, T());
-    return found.release();
-}
-
-// W (tall, wide), as it is or in whole numbers.
-void lay_out(Matrix* m, const float* weight, const float* bias, bool whole) {
-    const int tall = m->tall, wide = m->wide, deep = m->deep, panel = m->by->panel, panels = m->panels;
-    m->bias = zeros<float>(panels * panel);
-    if (bias) std::copy_n(bias, tall, m->bias);
-    if (!whole) {
-        m->floats = zeros<float>((size_t)panels * wide * panel);
-        for (int row = 0; row < tall; ++row) {
-            float* to = m->floats + (size_t)(row / panel) * wide * panel + row % panel;
-            for (int k = 0; k < wide; ++k) to[(size_t)k * panel] = weight[(size_t)row * wide + k];
-        }
-        return;
-    }
-    m->bytes = zeros<int8_t>((size_t)panels * deep * panel);
-    m->scales = zeros<float>(panels * panel);
-    m->sums = zeros<int32_t>(panels * panel);
-    for (int row = 0; row < tall; ++row) {
-        const float* w = weight + (size_t)row * wide;
-        float top = 0, nothing = 0;
-        for (int k = 0; k < wide; ++k) {
-            top = std::max(top, std::fabs(w[k]));
-            nothing += w[k] - w[k];  // as in quantise
-        }
-        const float one = top + nothing > LEAST ? m->by->most / top : 0.0f;
-        int8_t* to = m->bytes + (size_t)(row / panel) * deep * panel + (row % panel) * STEP;
-        for (int k = 0; k < wide; ++k) {
-            const int8_t byte = (int8_t)std::lrintf(w[k] * one);
-            to[(size_t)(k / STEP) * panel * STEP + k % STEP] = byte;
-            m->sums[row] += byte;
-        }
-        m->scales[row] = (top + nothing) / m->by->most;
-    }
-}
-
 }  // namespace
 
-// ---- what Python calls
-
 extern "C" {
-
-const char* regard_processor() { return best_kernels()->name; }
-
-// Whether there are kernels of this name for this processor.
-int regard_knows(const char* kernels) { return kernels_named(kernels) != nullptr; }
-
-void regard_forget(Matrix* m) {
-    for (void* part : {(void*)m->floats, (void*)m->bytes, (void*)m->scales, (void*)m->sums, (void*)m->bias}) std::free(part);
-    delete m;
-}
-
-// W (tall, wide) in the layout of these kernels, or of the best.
-Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide, int whole, const char* kernels) {
-    const Kernels* by = kernels_named(kernels);
-    Matrix* m = nullptr;
-    const bool enough = by && shared_out(1, 1, [&](int, int) {
-        const int deep = (wide + STEP - 1) / STEP * STEP, panels = (tall + by->panel - 1) / by->panel;
-        m = new Matrix{by, tall, wide, deep, panels, nullptr, nullptr, nullptr, nullptr, nullptr};
-        lay_out(m, weight, bias, whole);
-    });
-    if (m && !enough) regard_forget(m);
-    return enough ? m : nullptr;
-}
-
-// y = Wx + b for `count` vectors. In one thread: whoever calls has threads of its own, and they would be in the way.
-int regard_product(const Matrix* m, const float* x, int count, float* y) {
-    return shared_out(1, 1, [=](int, int) {
-        const Buffer scales = buffer(TOKENS);
-        const Held<int32_t> nothings = held<int32_t>(TOKENS);
-        const Held<uint8_t> bytes = held<uint8_t>(m->bytes ? (size_t)TOKENS * m->deep : 0);
-        for (int row = 0; row < count; row += TOKENS) {
-            Vectors v{x + (size_t)row * m->wide, m->wide, bytes.get(), scales.get(), nothings.get(),
-                      std::min(TOKENS, count - row)};
-            if (m->bytes) m->by->quantise(*m, v);
-            m->by->product(*m, v, 0, m->panels, y + (size_t)row * m->tall, m->tall);
-        }
-    });
-}
-
-// Whole sentences, end to end, through all blocks; they are changed in place. Each thread takes the next few of them.
-int regard_read(const Stack* stack, float* x, const int* lengths, int sentences, int threads) {
-    long total = 0;
-    for (int s = 0; s < sentences; ++s) total += lengths[s];
-    const long at_once = (long)threads * TOKENS, pieces = threads * ((total + at_once - 1) / at_once);
-    std::vector<int> begins{0};  // of pieces of about one length, as many for each thread
-    std::vector<long> first{0};  // and their first token
-    int longest = 0, most = 0, count = 0;
-    for (int s = 0; s < sentences; ++s) {
-        const long middle = 2 * (first.back() + count) + lengths[s];
-        if (count > 0 && middle * pieces >= 2 * total * (long)begins.size()) {
-            begins.push_back(s);
-            first.push_back(first.back() + count);
-            count = 0;
-        }
-        count += lengths[s];
-        most = std::max(most, count);
-        longest = std::max(longest, lengths[s]);
-    }
-    begins.push_back(sentences);
-    std::atomic<int> next{0};
-    return shared_out(threads, threads, [&](int, int) {
-        Desk desk(*stack->blocks[0].inward->by, *stack, most, longest);
-        for (int i; (i = next++) + 1 < (int)begins.size();)
-            desk.read(x + first[i] * stack->dim, lengths + begins[i], begins[i + 1] - begins[i], false,
-                      [](int, const float*) {});
-    });
-}
 
 // The best answers to each sentence, some sentences in each thread.
 int regard_search(const Model* model, const Ask* ask, const Answers* answers, int threads) {
