@@ -51,18 +51,11 @@ inline WideInts add_bytes(WideInts sum, int32_t four, const int8_t* panel) {
 constexpr int MOST = 127;
 constexpr int BYTE_ROWS = 4;
 
-inline WideInts add_bytes(WideInts sum, int32_t four, const int8_t* panel) {
-    uint8_t x[STEP];
-    memcpy(x, &four, STEP);
-    for (int j = 0; j < LANES; ++j)
-        for (int i = 0; i < STEP; ++i) sum[j] += x[i] * panel[j * STEP + i];
-    return sum;
-}
-
 #endif
 
 template <int R>
 void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, WideInts (&y)[R][2]) {
+#ifdef __AVX2__
     WideInts total[R][2] = {};
     for (int k = 0; k < deep; k += STEP, panel += COLUMNS * STEP)
         for (int r = 0; r < R; ++r) {
@@ -71,6 +64,13 @@ void rows_of_bytes(const int8_t* panel, int deep, const uint8_t* x, WideInts (&y
             total[r][0] = add_bytes(total[r][0], four, panel);
             total[r][1] = add_bytes(total[r][1], four, panel + LANES * STEP);
         }
+#else
+    int32_t total[R][COLUMNS] = {};  // a compiler makes many numbers of an array at a time, of a vector one by one
+    for (int k = 0; k < deep; k += STEP, panel += COLUMNS * STEP)
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < COLUMNS; ++j)
+                for (int i = 0; i < STEP; ++i) total[r][j] += x[(long)r * deep + k + i] * panel[j * STEP + i];
+#endif
     memcpy(y, total, sizeof total);
 }
 
