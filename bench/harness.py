@@ -203,11 +203,12 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """Its name, which a virtual machine often cuts short, its family, and the instructions that matter here."""
+    """Its name, which a virtual machine often cuts short, its family, and the instructions that matter here: those
+    that it has, or that all engines are held to."""
     named, family = _of_processor("model name") or platform.machine(), _of_processor("cpu family")
     named += f", family {family}" if family else ""
-    whole = " with VNNI" if "vnni" in _of_processor("flags") else ""
-    return f"{named} ({torch.backends.cpu.get_cpu_capability()}{whole})"
+    used = torch.backends.cpu.get_cpu_capability() + (" with VNNI" if kind() == "cpu" else "")
+    return f"{named} ({'held to ' if os.environ.get('ATEN_CPU_CAPABILITY') else ''}{used})"
 
 
 def _of_processor(what: str) -> str:

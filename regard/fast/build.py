@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-O3", "-std=gnu++17", "-fPIC", "-ffp-contract=off", "-w")
@@ -30,6 +30,8 @@ PROCESSORS = {  # for each of them the kernels are compiled once more
     "avx2": ("-mavx2", "-mfma"),
     "vnni": ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"),
 }
+OFF = ("off", "0", "no", "false")  # REGARD_FAST turns it off by these,
+HELD = {"avx2": b"AVX2", "plain": b"plain C++"}  # and holds it to a lesser processor's kernels by these
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
@@ -56,13 +58,19 @@ _alone = Lock()
 
 @cache
 def _library() -> ctypes.CDLL:
-    if os.environ.get("REGARD_FAST", "").lower() in ("off", "0", "no", "false"):
+    asked = os.environ.get("REGARD_FAST", "").lower()
+    if asked in OFF:
         raise Unbuilt("REGARD_FAST=off turns the accelerator off; unset it, or write arithmetic fp32")
+    if asked and asked not in HELD:
+        raise ConfigError(f"REGARD_FAST={asked} is not known; write off, {', '.join(HELD)}, or unset it")
     place = _place()
     try:
-        return _declared(ctypes.CDLL(str(place)))
+        found = _declared(ctypes.CDLL(str(place)))
     except (OSError, AttributeError) as error:
         raise Unbuilt(f"{place} cannot be loaded: {error}; remove it, or write arithmetic fp32") from None
+    if asked and not found.regard_hold(HELD[asked]):
+        raise ConfigError(f"REGARD_FAST={asked} asks for what this processor cannot do; write plain, or unset it")
+    return found
 
 
 def _place() -> Path:
@@ -198,6 +206,7 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
     for name, result, arguments in (
         ("regard_processor", c_char_p, []),
         ("regard_knows", c_int, [c_char_p]),
+        ("regard_hold", c_int, [c_char_p]),
         ("regard_team", None, [c_void_p]),
         ("regard_matrix", c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int, c_char_p]),
         ("regard_forget", None, [c_void_p]),

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace as Namespace
 
 import pytest
 
+from regard.errors import ConfigError
 from regard.fast import build
 from regard.fast.build import Unbuilt
 
@@ -214,6 +216,29 @@ def test_a_compiler_may_have_words_of_its_own(home: Path) -> None:
 def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_FAST", "off")
     with pytest.raises(Unbuilt, match="REGARD_FAST=off turns the accelerator off; unset it, or write arithmetic fp32"):
+        build._library.__wrapped__()
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("asked", build.HELD)
+def test_it_can_be_held_to_the_kernels_of_a_lesser_processor(asked: str) -> None:
+    """In a process of its own: from then on they are the best that there are."""
+    if not build.library().regard_knows(build.HELD[asked]):
+        pytest.skip(f"this processor has no {asked}")
+    code = "from regard.fast import library; print(library().regard_processor().decode())"
+    held = os.environ | {"REGARD_FAST": asked}
+    assert subprocess.check_output([sys.executable, "-c", code], env=held).strip() == build.HELD[asked]
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_what_it_cannot_be_held_to_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_FAST", "avx3")
+    with pytest.raises(ConfigError, match="REGARD_FAST=avx3 is not known; write off, avx2, plain, or unset it"):
+        build._library.__wrapped__()
+    monkeypatch.setenv("REGARD_FAST", "avx2")
+    monkeypatch.setitem(build.HELD, "avx2", b"abacus")
+    monkeypatch.setattr(build, "_declared", lambda found: Namespace(regard_hold=lambda name: name != b"abacus"))
+    with pytest.raises(ConfigError, match="REGARD_FAST=avx2 asks for what this processor cannot do; write plain, or"):
         build._library.__wrapped__()
 
 

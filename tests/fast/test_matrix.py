@@ -87,9 +87,10 @@ def test_processors_with_as_fine_steps_agree_in_bytes_to_the_last_bit() -> None:
     found: dict[int, list[Tensor]] = {}
     for by, most in PROCESSORS.items():
         try:
-            found.setdefault(most, []).append(Matrix(weight, bias, whole=True, kernels=by).product(x))
+            y = Matrix(weight, bias, whole=True, kernels=by).product(x)
         except ValueError:
             continue
+        found.setdefault(most, []).append(y)
     assert all(torch.equal(one, some[0]) for some in found.values() for one in some)
     errors = {most: float((some[0] - x @ weight.T - bias).norm()) for most, some in found.items()}
     assert errors[127] < 0.8 * errors.get(64, float("inf"))

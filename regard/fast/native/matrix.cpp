@@ -8,7 +8,10 @@
 
 namespace {
 
+const Kernels* held_to = nullptr;  // what it may be held to: a race or a test asks for a lesser processor's
+
 const Kernels* best_kernels() {
+    if (held_to) return held_to;
 #ifdef X86
     if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
         return &vnni_kernels;
@@ -81,6 +84,9 @@ const char* regard_processor() { return best_kernels()->name; }
 
 // Whether there are kernels of this name for this processor.
 int regard_knows(const char* kernels) { return kernels_named(kernels) != nullptr; }
+
+// From now on those of this name are the best. False: there are none.
+int regard_hold(const char* kernels) { return (held_to = kernels_named(kernels)) != nullptr; }
 
 void regard_forget(Matrix* m) {
     for (void* part : {(void*)m->floats, (void*)m->bytes, (void*)m->scales, (void*)m->sums, (void*)m->bias}) std::free(part);
