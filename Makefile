@@ -38,7 +38,7 @@ bench: setup browser   ## side-by-side runs against the peers, on this CPU, in a
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m bench.train_translation && $(BIN)/python -m bench.recurrent && $(BIN)/python -m bench.tcn && $(BIN)/python -m bench.translate && $(BIN)/python -m bench.watch
 	$(BIN)/python -m bench.fast && $(BIN)/python -m bench.growth
-	$(BIN)/python -m bench.encode && $(BIN)/python -m bench.generate && $(BIN)/python -m bench.page && $(BIN)/python -m bench.serve
+	$(BIN)/python -m bench.encode && $(BIN)/python -m bench.generate && $(BIN)/python -m bench.page && $(BIN)/python -m bench.serve && $(BIN)/python -m bench.goals
 
 pictures: setup        ## pictures of the page in docs/pictures, from the demo's run
 	test -f runs/demo/model.safetensors || $(BIN)/regard demo
