@@ -56,8 +56,8 @@ TINY = Work("cpu", ("fp32",), "tiny", 512, (8,), 2, 1, 2)
 
 
 def main(asked: Sequence[str]) -> None:
-    refuse_others(asked, ["--tiny"])
     work = TINY if "--tiny" in asked else GPU if torch.cuda.is_available() else CPU
+    refuse_others(asked, ["--tiny", *work.precisions])
     values = {
         "system": "seq2seq",
         "data": {"train": ["multi30k/raw/train.de", "multi30k/raw/train.en"]},
@@ -84,13 +84,15 @@ def main(asked: Sequence[str]) -> None:
 
 
 def note(config: Config, work: Work, losses: dict[str, float]) -> str:
+    first, *others = map(str, work.rows)
+    held = f"each peer's at the best size of {', '.join((first, *others))}" if others else f"of {first}"
+    born = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
     return (
         f"One GRU layer a side, {config.dim} wide (the encoder reads both ways), word vectors of {config.embedding}, "
         f"additive attention; Multi30k de→en raw text, BPE of {config.vocab:,}, {work.tokens:,} tokens a batch for us "
-        f"and for bucketed peers, {work.batches} batches that come again; default batches are of random order, each "
-        f"peer's at the best size of {', '.join(map(str, work.rows))} sentences; AdamW (fused), clipped, dropout "
-        f"{config.dropout}, no compile; on a GPU our steps are recorded. Loss at birth (log V = "
-        f"{math.log(config.vocab or 1):.3f}): {', '.join(f'{name} {loss:.3f}' for name, loss in losses.items())}."
+        f"and for bucketed peers, {work.batches} batches that come again; default batches are of random order, {held} "
+        f"sentences; AdamW (fused), clipped, dropout {config.dropout}, no compile; on a GPU our steps are recorded. "
+        f"Loss at birth (log V = {math.log(config.vocab or 1):.3f}): {born}."
     )
 
 
@@ -182,12 +184,10 @@ def trainer(model: nn.Module, loss_of: Loss, feed: Iterator[Batch], device: str,
 
 
 def shuffled(task: Rewrite, rows: int) -> Iterator[Batch]:
-    """Random order, padded to the longest of the batch."""
+    """Random order, padded to the longest of the batch; all of them made beforehand, and then again and again."""
     store = task.batches.store
-    dice = torch.Generator().manual_seed(0)
-    while True:
-        for some in torch.randperm(len(store), generator=dice).split(rows):
-            yield Batch.padded(*store.gather(some.numpy()))
+    order = torch.randperm(len(store), generator=torch.Generator().manual_seed(0))
+    return itertools.cycle([Batch.padded(*store.gather(some.numpy())) for some in order.split(rows)])
 
 
 if __name__ == "__main__":

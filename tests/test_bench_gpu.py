@@ -5,13 +5,16 @@ from __future__ import annotations
 import fcntl
 import sys
 import time
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("transformers")
 
-from bench import gpu
+from bench import decode, gpu
+from bench.harness import refuse_others
 
 HOLD = "import fcntl, sys, time; held = open(sys.argv[1], 'w'); fcntl.flock(held, 2); held.write('x'); held.flush()"
 CHILD = f"{HOLD}; time.sleep(60)"
@@ -60,3 +63,21 @@ def test_what_is_compiled_too_long_ends_with_all_its_children(tmp_path: Path, mo
     for path in held.values():
         assert path.read_text() == "x"
         assert free(path)
+
+
+@pytest.mark.parametrize("name", gpu.SECONDS)
+def test_each_race_knows_the_words_that_it_is_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = gpu.PARTS.get(name, ())
+    if name == "decode":
+        assert set(given) <= {*decode.CELLS}
+        return
+
+    def stop(asked: Sequence[str], known: Sequence[str]) -> None:
+        refuse_others(asked, known)
+        raise InterruptedError
+
+    race = import_module(f"bench.{name}")
+    monkeypatch.setattr(race.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(race, "refuse_others", stop)
+    with pytest.raises(InterruptedError):
+        race.main([*given, *["--fill"] * (name in gpu.FILLED)])
