@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 from regard.core.autoregressive import Autoregressive
-from regard.core.changes import marks, notice_optimizers
+from regard.core.changes import Likeness, meddled, notice_optimizers, parts_of
 from regard.core.state import Kernels, State
 from regard.decode import filters as known
 from regard.decode.desk import WARM, Desk
@@ -74,23 +74,15 @@ class Captured:
         self.captures = 0  # so far
         self.broken = False  # it was tried, and could not be captured
         self.pool: Any = None
-        self.marks: list[object] = []
+        self.like: Likeness | None = None  # what the model was when they were captured
         self.alone = Lock()  # desks are written on: whoever comes from another thread waits
-
-    @property
-    def parts(self) -> list[nn.Module]:
-        """All modules, some twice: `modules()` takes several times as long to say so."""
-        found: list[nn.Module] = [self.model]
-        for part in found:  # which grows meanwhile
-            found += [one for one in part._modules.values() if one is not None]
-        return found
 
     def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return Autoregressive.step(self.model, tokens, state)
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
         """In one call, where a source of its size has been read before."""
-        plain, parts = type(self.model).start, self.parts
+        plain, parts = type(self.model).start, parts_of(self.model)
         if source is None or not torch.is_inference_mode_enabled() or not self._able(source.device, parts):
             return plain(self.model, source, real, rows=rows)
         with self.alone:
@@ -121,7 +113,7 @@ class Captured:
 
     def _run(self, state: State, prompt: Tensor, lines: Sequence[Line]) -> bool:
         need = prompt.shape[1] + max(line.limit for line in lines) - 1
-        parts = self.parts
+        parts = parts_of(self.model)
         if not self._suits(state, prompt, lines, need, parts):
             return False
         desk = self._ready(state, prompt, lines, need, parts)
@@ -227,7 +219,7 @@ class Captured:
             self._warn(f"be captured ({found}); it is searched word by word, which is slower and says the same")
             return None
         self.captures += 1
-        self._forget_what_is_stale(self.parts)  # a table of positions may have grown in the first steps
+        self._forget_what_is_stale(parts_of(self.model))  # a table of positions may have grown in the first steps
         return desk
 
     def _warn(self, what: str) -> None:
@@ -255,20 +247,19 @@ class Captured:
             not self.broken
             and _possible(self.record, device)
             and not torch.is_autocast_enabled(device.type)
-            and not self.model.training
             and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
-            and not any(map(_minded, parts))
+            and not any(map(meddled, parts))
         )
 
     def _forget_what_is_stale(self, parts: Sequence[nn.Module]) -> None:
-        """A graph knows addresses: where weights were moved, replaced or trained on, it is of no use."""
-        held = [t for part in parts for t in (*part._parameters.values(), *part._buffers.values()) if t is not None]
-        found: list[object] = [*marks(held), *(part.packed for part in parts if hasattr(part, "packed"))]
-        if found != self.marks:
+        """A graph knows addresses, and what was said when it was captured: where weights were moved, replaced or
+        trained on, or settings changed, it is of no use."""
+        now = Likeness(parts)
+        if self.like is None or not now.same(self.like):
             self.desks.clear()
             self.sources.forget()
             self.prompts.forget()
-            self.marks = found
+            self.like = now
 
 
 def _again(model: Autoregressive, record: Record, every: int, kernels: Any) -> Captured:
@@ -283,12 +274,6 @@ def capture(model: M, record: Record = captured, every: int = EVERY, kernels: Ke
         step = Captured(model, record, every, kernels)
         model.step, model.start = step, step.start  # type: ignore[method-assign]
     return model
-
-
-def _minded(part: nn.Module) -> bool:
-    """Whether somebody wants to know of each time that it is called, or has replaced what it does."""
-    replaced = "forward" in part.__dict__
-    return bool(getattr(part, "minded", False) or part._forward_hooks or part._forward_pre_hooks or replaced)
 
 
 def _filled(places: Sequence[int], room: int, device: torch.device) -> Tensor:

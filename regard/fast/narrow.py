@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from regard.core.attention import Attention
 from regard.core.block import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm
+from regard.core.changes import meddled, replaced
 from regard.core.head import Head
 from regard.core.linear import Linear
 from regard.core.mask import Mask
@@ -25,7 +26,7 @@ from regard.core.score import ScaledDot
 from regard.core.state import KV, Fixed
 from regard.fast import kernels
 from regard.fast.kernels import MOST_VECTORS, Bytes, attend, suit, write
-from regard.fast.reading import Unable, activation_of, meddled
+from regard.fast.reading import Unable, activation_of
 from regard.fast.words import likeliest, say
 
 __all__ = ["attend", "likeliest", "narrowed", "say", "suit", "write"]  # all that a captured search asks for
@@ -127,7 +128,7 @@ def fits(part: nn.Module) -> bool:
         and all(type(one) in (PreNorm, PostNorm) and type(one.norm) is LayerNorm for one in around)
         and all(type(one) is Linear for one in part.modules() if isinstance(one, nn.Linear))
         and _name_of(part.feed_forward) is not None
-        and not any(map(meddled, part.modules()))
+        and not any(meddled(one) or replaced(one) for one in part.modules())
     )
 
 
@@ -143,11 +144,11 @@ def narrowed(model: nn.Module, rows: int) -> Iterator[None]:
     """For as long as a step is captured; whoever calls the layers otherwise meets them as they are."""
     parts = [part for part in model.modules() if not meddled(part)] if suit(next(model.parameters()), 1) else []
     blocks = [part for part in parts if fits(part)]
-    heads = [part for part in parts if type(part) is Head and "logits" not in vars(part) and rows <= MOST_VECTORS]
+    heads = [part for part in parts if type(part) is Head and not replaced(part) and rows <= MOST_VECTORS]
     norms = [part for part in parts if type(part) is LayerNorm and part.elementwise_affine]
     stand_in: dict[nn.Module, Any] = {norm: partial(kernels.normed, norm=norm) for norm in norms}
     stand_in |= {block: Narrow(block) for block in blocks}
-    before = [(part, part._compiled_call_impl) for part in stand_in]
+    before = [(part, vars(part).get("_compiled_call_impl")) for part in stand_in]
     for part, call in stand_in.items():
         part._compiled_call_impl = call
     for head in heads:
@@ -156,6 +157,8 @@ def narrowed(model: nn.Module, rows: int) -> Iterator[None]:
         yield
     finally:
         for part, call in before:
-            part._compiled_call_impl = call
+            del part._compiled_call_impl
+            if call is not None:
+                part._compiled_call_impl = call
         for head in heads:
             del head.logits

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from ctypes import byref
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.core.block import Encoder
+from regard.core.changes import parts_of
 from regard.core.mask import Mask
 from regard.fast.build import library
 from regard.fast.reading import Latest, Reading, Stack, as_it_is
@@ -27,7 +29,8 @@ class Reader:
 
     def __call__(self, x: Tensor, mask: Mask) -> Tensor | None:
         """(B, T, dim) -> (B, T, dim), or packed rows (1, N, dim) likewise."""
-        if not self._can(x) or (lengths := _lengths(x, mask)) is None or (read := self.latest()) is None:
+        parts = parts_of(self.encoder)
+        if not self._can(parts, x) or (lengths := _lengths(x, mask)) is None or (read := self.latest(parts)) is None:
             return None
         y = x.clone(memory_format=torch.contiguous_format)
         tokens = x.shape[0] * x.shape[1]
@@ -38,9 +41,9 @@ class Reader:
             else None
         )
 
-    def _can(self, x: Tensor) -> bool:
+    def _can(self, parts: Sequence[nn.Module], x: Tensor) -> bool:
         asked = type(self.encoder) is Encoder and not torch.is_grad_enabled() and x.numel() > 0
-        return asked and as_it_is(self.encoder, x)
+        return asked and as_it_is(parts, x)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Reader:
         return Reader(deepcopy(self.encoder, memo), whole=self.whole)

@@ -5,7 +5,7 @@ The structures are those of native/reading.h and native/writer.cpp, field by fie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_float, c_int, c_void_p
 from functools import partial
 from threading import Lock
@@ -17,7 +17,7 @@ from torch.nn.modules import module as hooks
 
 from regard.core.attention import Attention
 from regard.core.block import ACTIVATIONS, Block, FeedForward, PostNorm, PreNorm
-from regard.core.changes import marks, notice_optimizers
+from regard.core.changes import Likeness, meddled, notice_optimizers, parts_of, replaced
 from regard.core.head import Head
 from regard.core.linear import Linear, recorded
 from regard.core.norm import LayerNorm
@@ -61,14 +61,10 @@ class Reading:
     """All that the accelerator has to know of a model, laid out once."""
 
     def __init__(self, model: nn.Module, *, whole: bool) -> None:
+        if any(map(replaced, parts_of(model))):
+            raise Unable
         self.whole = whole
         self.held: list[Any] = []  # whatever the native side points at
-        self.of = model
-        notice_optimizers()
-        self.marks = marks(model.parameters())
-
-    def fits(self) -> bool:
-        return self.marks == marks(self.of.parameters())
 
     def stack(self, blocks: nn.ModuleList, closing: nn.Module) -> Stack:
         first = blocks[0]
@@ -145,24 +141,29 @@ R = TypeVar("R", bound=Reading)
 
 
 class Latest(Generic[R]):
-    """What was read of a model, and once its weights have changed, what they are now. Whoever asks keeps what he got
-    until the native side is done with it: meanwhile another thread may have found the weights changed."""
+    """What was read of a model, and once it has changed, what it is now. Whoever asks keeps what he got until the
+    native side is done with it: meanwhile another thread may have found the model changed."""
 
     def __init__(self, read: Callable[[], R]) -> None:
+        notice_optimizers()
         self.read = read
         self.found: R | None = None
-        self.able = True
+        self.like: Likeness | None = None  # what the model was then
         self.alone = Lock()  # one thread reads, and whoever else comes waits for that
 
-    def __call__(self) -> R | None:
+    def __call__(self, parts: Sequence[nn.Module]) -> R | None:
         """None: there is nothing to be read, or nobody who could."""
+        now = Likeness(parts)
         with self.alone:
-            if self.able and (self.found is None or not self.found.fits()):
-                try:
-                    self.found = self.read()
-                except (Unable, Unbuilt):
-                    self.able = False
-            return self.found if self.able else None
+            if self.like is None or not now.same(self.like):
+                self.like, self.found = now, self._read()
+            return self.found
+
+    def _read(self) -> R | None:
+        try:
+            return self.read()
+        except (Unable, Unbuilt):
+            return None
 
 
 def activation_of(function: Callable[[Tensor], Tensor]) -> int:
@@ -175,21 +176,13 @@ def activation_of(function: Callable[[Tensor], Tensor]) -> int:
     raise Unable
 
 
-def as_it_is(model: nn.Module, *vectors: Tensor) -> bool:
-    """It is only asked, in 32 bits and on a CPU, and nobody watches, silences, hooks, records or replaces any part of
-    it."""
-    for t in (*model.parameters(), *vectors):
+def as_it_is(parts: Sequence[nn.Module], *vectors: Tensor) -> bool:
+    """A model of such parts is only asked, in 32 bits and on a CPU, and nobody watches, silences, hooks, records or
+    replaces any of them."""
+    weights = [w for part in parts for w in part._parameters.values() if w is not None]
+    for t in (*weights, *vectors):
         if t.device.type != "cpu" or t.dtype != torch.float32:
             return False
-    if model.training or torch.is_autocast_enabled("cpu") or recorded():
+    if torch.is_autocast_enabled("cpu") or recorded():
         return False
-    return (
-        not hooks._global_forward_hooks
-        and not hooks._global_forward_pre_hooks
-        and not any(map(meddled, model.modules()))
-    )
-
-
-def meddled(part: nn.Module) -> bool:
-    hooked = part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__
-    return bool(hooked or (isinstance(part, Attention) and part.minded))
+    return not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks and not any(map(meddled, parts))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
+from regard.core.changes import parts_of
 from regard.decode.line import Hypothesis
 from regard.fast.build import library
 from regard.fast.reading import Entry, Latest, Model, Norm, Reading, Stack, Unable, as_it_is
@@ -71,10 +72,12 @@ class Writer:
         lengths = None if source is None else _lengths(source, real)
         longest = int(limits.max())
         steps = prompt.shape[1] + longest - 1
-        begun = _begun(prefixes)
-        if not self._can(source, lengths, prompt, steps) or not self._allows(begun, len(prompt), prefixes is not None):
+        begun, parts = _begun(prefixes), parts_of(self.model)
+        if not self._can(parts, source, lengths, prompt, steps) or not self._allows(
+            begun, len(prompt), prefixes is not None
+        ):
             return None
-        if int(limits.min()) < 1 or (read := self.latest()) is None:
+        if int(limits.min()) < 1 or (read := self.latest(parts)) is None:
             return None
         sources = None if source is None else _ints(source if real is None else source[real])
         costs = [1.0 if penalty is None or n == 0 else penalty(n) for n in range(longest + 2)]
@@ -93,12 +96,19 @@ class Writer:
         del given, tables, read  # the native side pointed at them until here
         return found.hypotheses() if enough else None
 
-    def _can(self, source: Tensor | None, lengths: Tensor | None, prompt: Tensor, steps: int) -> bool:
+    def _can(
+        self,
+        parts: Sequence[nn.Module],
+        source: Tensor | None,
+        lengths: Tensor | None,
+        prompt: Tensor,
+        steps: int,
+    ) -> bool:
         """Such a question is one for it."""
         model = self.model
         if type(model) not in (Transformer, GPT) or {"start", "states", "step"} & model.__dict__.keys():
             return False
-        if not as_it_is(model):
+        if not as_it_is(parts):
             return False
         if model.longest is not None and steps > model.longest:
             return False

@@ -399,6 +399,21 @@ def test_a_graph_of_other_weights_is_forgotten(change: str) -> None:
     assert ahead.captures == 2
 
 
+def test_a_graph_of_other_settings_is_forgotten() -> None:
+    """And whoever wants to draw dropout in an answer has it drawn."""
+    model = make("gpt")
+    start, prompt = beginning(model, random.Random(5), 2)
+    ahead, asked = Captured(model, RECORD), {"eos": EOS, "limit": 9}
+    norm, feed_forward = model.norm, model.blocks[0].feed_forward
+    for part, name, value in [(norm, "eps", 3.0), (feed_forward, "activation", torch.tanh), (norm, "training", True)]:
+        before = greedy(ahead, start(), prompt, **asked)
+        setattr(part, name, value)
+        found = greedy(ahead, start(), prompt, **asked)
+        agree(found, greedy(model.step, start(), prompt, **asked))
+        assert [h.logprob for h in found] != [h.logprob for h in before] or name == "training"
+    assert ahead.captures == 3  # while a part of it learns, none
+
+
 def test_a_graph_of_a_table_that_has_grown_is_forgotten() -> None:
     """Waves are drawn as far as they are needed, and then lie elsewhere."""
     model = make("transformer")

@@ -89,7 +89,7 @@ def test_a_model_that_nobody_has_asked_before_is_asked_by_all_at_once(kind: str)
         return ask()
 
     for _ in range(6):
-        who.latest.found = None
+        who.latest.like = None
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = [pool.submit(ask_with_the_others) for _ in range(AT_ONCE)]
         assert [answer.result() for answer in answers] == [right] * AT_ONCE
@@ -99,7 +99,8 @@ def test_a_model_that_nobody_has_asked_before_is_asked_by_all_at_once(kind: str)
 def test_weights_change_while_others_ask(kind: str) -> None:
     torch.manual_seed(0)
     who, ask = MADE[kind]()
-    right, weight = ask(), next(iter(who.latest.found.of.parameters()))
+    right = ask()
+    weight = next(part for part in who.latest.like.values if isinstance(part, torch.nn.Parameter))
     done: list[bool] = []
 
     def go_on() -> list[Any]:

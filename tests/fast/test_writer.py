@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -204,6 +205,29 @@ def test_weights_that_have_changed_are_read_again() -> None:
     assert said[0] != said[1] != said[2]
 
 
+SETTINGS: dict[str, Callable[[gpt.GPT], object]] = {
+    "an activation": lambda model: [setattr(block.feed_forward, "activation", F.relu) for block in model.blocks],
+    "an epsilon": lambda model: setattr(model.blocks[1].around_attention.norm, "eps", 3.0),
+    "a norm": lambda model: setattr(model, "norm", torch.nn.Identity().eval()),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_settings_that_have_changed_are_read_again(setting: str) -> None:
+    torch.manual_seed(0)
+    model = restless(gpt.GPT(gpt.Config(vocab=12, dim=16, heads=2, layers=2, context=32)))
+    given = asked(model, random.Random(5), 3)
+    writer = Writer(model, whole=False)
+    before = writer(*given, eos=END, limit=8)
+    SETTINGS[setting](model)
+    with torch.inference_mode():
+        found = writer(*given, eos=END, limit=8)
+    assert before is not None
+    assert found is not None
+    same(found, plain(model, *given, limit=8))
+    assert [best[0].score for best in found] != [best[0].score for best in before]
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_weights_that_an_optimizer_has_changed_are_read_again(fused: bool) -> None:
     model = drawn(random.Random(5), writes_only=True)
@@ -290,6 +314,23 @@ def test_models_that_were_changed_are_left_to_the_plain_search(model: transforme
     assert not says_something(model)
     del block.forward
     assert says_something(model)
+
+
+def test_it_serves_again_once_a_change_was_undone(model: transformer.Transformer) -> None:
+    block, writer = model.decoder[0], Writer(model, whole=False)
+    for part, name in [(block.attention, "inward"), (block.cross.score, "prepare"), (model.head, "logits")]:
+        assert writer(SOURCE, None, PROMPT, eos=END, limit=4) is not None
+        setattr(part, name, getattr(part, name))  # whoever replaced it may want to know of each call
+        assert writer(SOURCE, None, PROMPT, eos=END, limit=4) is None
+        delattr(part, name)
+        part.train()  # as for dropout that is drawn while a model is asked
+        assert writer(SOURCE, None, PROMPT, eos=END, limit=4) is None
+        part.eval()
+    assert writer(SOURCE, None, PROMPT, eos=END, limit=4) is not None
+
+
+def test_parts_of_somebody_elses_are_left_to_the_plain_search(model: transformer.Transformer) -> None:
+    block = model.decoder[0]
     block.feed_forward.wide = OwnLinear(16, 16)
     assert not says_something(model)
 
