@@ -5,12 +5,13 @@ weights = softmax(score(q, K))        context = weights · V
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.core.changes import hooked
 from regard.core.dropout import dropout
 from regard.core.linear import Layout, Linear, Packable, Packed, product, swiftest
 from regard.core.mask import Mask
@@ -66,9 +67,6 @@ class Attention(Packable):
         self.value: nn.Module = nn.Identity() if plain else Linear(memory_dim, dim, bias=bias)
         self.output: nn.Module = nn.Identity() if plain else Linear(dim, dim, bias=bias)
         self.width = memory_dim if plain else dim  # of what is read
-        parts = [part for part in (self.score.query, self.score.key, self.value) if isinstance(part, Linear)]
-        alike = len(parts) == 3 and len({(part.weight.shape, part.bias is None) for part in parts}) == 1
-        self.alike = tuple(parts) if alike else ()  # the three matrices, where they could be one
         self.dim, self.memory_dim, self.heads, self.dropout = dim, memory_dim, heads, dropout
         self.probes: tuple[Probe, ...] = ()  # set by watch
         self.beside: tuple[Beside, ...] = ()  # set by dissect and steer
@@ -123,12 +121,30 @@ class Attention(Packable):
         """Queries, keys and values side by side in one product, where it is prepared or worth its preparation: in
         training, where many vectors come at a time and each product is three, with its gradients.
         """
-        if self.packed is not None and self.packed.fits(x):
-            return self.packed.product(x)
-        if not self.alike or not torch.is_grad_enabled():
+        parts = self._alike()
+        if (joined := self._joined(parts)) is not None and joined.fits(x):
+            return joined.product(x)
+        if not parts or not torch.is_grad_enabled():
             return None
-        bias = None if self.alike[0].bias is None else torch.cat([part.bias for part in self.alike])
-        return product(x, torch.cat([part.weight for part in self.alike]), bias, self.times)
+        bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
+        return product(x, torch.cat([part.weight for part in parts]), bias, self.times)
+
+    def _alike(self) -> list[Linear]:
+        """The three matrices, where they could be one and nobody wants to know of each."""
+        parts = [self.score.query, self.score.key, self.value]
+        if any(type(part) is not Linear or hooked(part) for part in parts):
+            return []
+        kinds = [(part.weight.shape, part.bias is None) for part in parts]
+        return parts if kinds[0] == kinds[1] == kinds[2] else []  # type: ignore[return-value]
+
+    def _joined(self, parts: Sequence[nn.Module]) -> Packed | None:
+        packed = self.packed
+        return packed if packed is not None and packed.made_of(parts) else None
+
+    @property
+    def joined(self) -> Packed | None:
+        """Their product in one, where it was prepared of those that are there now."""
+        return self._joined(self._alike())
 
     @property
     def minded(self) -> bool:
@@ -188,8 +204,8 @@ class Attention(Packable):
 
     def pack(self, layout: Layout = swiftest) -> None:
         """Queries, keys and values in one product, for looking inward."""
-        if self.alike:
-            self.packed = Packed(*(part._parameters for part in self.alike), layout=layout)
+        if parts := self._alike():
+            self.packed = Packed(*(part._parameters for part in parts), layout=layout)
 
     @torch.no_grad()
     def _show(self, probe: Probe, dots: Dots, mask: Mask, batch: int) -> None:

@@ -25,13 +25,12 @@ def parts_of(model: nn.Module) -> list[nn.Module]:
 def meddled(part: nn.Module) -> bool:
     """It learns, or somebody wants to know of each time that it is called, or has replaced what it does."""
     said = part.__dict__
-    return bool(
-        said["training"]
-        or said["_forward_hooks"]
-        or said["_forward_pre_hooks"]
-        or "forward" in said
-        or (hasattr(type(part), "minded") and part.minded)
-    )
+    minded = hasattr(type(part), "minded") and part.minded
+    return bool(said["training"] or minded or "forward" in said or hooked(part))
+
+
+def hooked(part: nn.Module) -> bool:
+    return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
 
 
 def replaced(part: nn.Module) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
+from operator import is_
 from typing import Any, TypeVar
 
 import torch
@@ -198,9 +199,10 @@ class Packed:
             (of, name, w, *mark(w)) for of in parts for name in ("weight", "bias") if (w := of.get(name)) is not None
         ]
         weights, biases = ([of[name] for of in parts if of.get(name) is not None] for name in ("weight", "bias"))
-        self.weight, self.bias = _under_each_other(weights), _under_each_other(biases) if biases else None
-        self.kind, self.where = self.weight.dtype, self.weight.device.type
-        self.multiply = layout(self.weight, self.bias)
+        weight, bias = _under_each_other(weights), _under_each_other(biases) if biases else None
+        self.kind, self.where = weight.dtype, weight.device.type
+        self.multiply = layout(weight, bias)
+        self.whole = (weight, bias) if self.multiply is None else None  # kept once, in one layout or the other
 
     def fits(self, x: Tensor) -> bool:
         """False once a weight has been moved, converted or trained on, while gradients or operations are recorded, and
@@ -210,7 +212,11 @@ class Packed:
         return x.dtype == self.kind and self._as_it_was()
 
     def product(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias) if self.multiply is None else self.multiply(x)
+        return F.linear(x, *self.whole) if self.multiply is None else self.multiply(x)  # type: ignore[misc]
+
+    def made_of(self, parts: Sequence[nn.Module]) -> bool:
+        """Of these modules, and not of others that stood in their places."""
+        return len(parts) == len(self.parts) and all(map(is_, self.parts, (part._parameters for part in parts)))
 
     def _as_it_was(self) -> bool:
         for of, name, w, place, version in self.held:

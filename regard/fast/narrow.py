@@ -100,8 +100,8 @@ def _held(part: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
     packed = part.packed
     if packed is not None and isinstance(packed.multiply, Bytes):
         return packed.multiply.words, packed.multiply.bias, packed.multiply.scale
-    whole = packed if isinstance(part, Attention) else part
-    return whole.weight, whole.bias, None
+    weight, bias = packed.whole if isinstance(part, Attention) else (part.weight, part.bias)
+    return weight, bias, None
 
 
 def _before(around: Any) -> LayerNorm | None:
@@ -119,7 +119,10 @@ def _merged(y: Tensor) -> Tensor:  # (B, H, n, D) -> (B·n, dim)
 
 def fits(part: nn.Module) -> bool:
     """Whether it is a block of whose parts nobody has made something else."""
-    if type(part) is not Block or type(part.feed_forward) is not FeedForward or part.attention.packed is None:
+    if type(part) is not Block or type(part.feed_forward) is not FeedForward:
+        return False
+    joined = part.attention.joined
+    if joined is None or (joined.whole is None and not isinstance(joined.multiply, Bytes)):
         return False
     attentions = [attention for attention in (part.attention, part.cross) if attention is not None]
     around = [one for one in (part.around_attention, part.around_cross, part.around_feed_forward) if one is not None]

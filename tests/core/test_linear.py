@@ -175,6 +175,37 @@ def test_a_packed_attention_that_is_trained_looks_with_its_new_weights() -> None
         torch.testing.assert_close(attention.inward(x)[0], attention(x))
 
 
+@pytest.mark.parametrize("learning", [True, False])
+def test_whoever_hooks_or_replaces_one_of_three_matrices_is_asked(learning: bool) -> None:
+    attention, x = Attention(8, heads=2), torch.randn(2, 3, 8)
+    called: list[str] = []
+    if not learning:
+        pack(attention.eval())
+
+    def inward() -> torch.Tensor:
+        with torch.set_grad_enabled(learning):
+            return attention.inward(x)[0]
+
+    before = inward()
+    hooks = [
+        attention.score.query.register_forward_hook(lambda *_: called.append("query")),
+        attention.value.register_forward_pre_hook(lambda *_: called.append("value")),
+    ]
+    torch.testing.assert_close(inward(), before)
+    assert sorted(called) == ["query", "value"]
+    for hook in hooks:
+        hook.remove()
+    for other in (Linear(8, 8), torch.nn.Sequential(Linear(8, 8))):
+        attention.value = other
+        torch.testing.assert_close(inward(), attention(x))
+
+
+def test_a_joined_matrix_is_kept_in_one_layout() -> None:
+    attention = Attention(8, heads=2)
+    assert pack(attention, lambda weight, bias: lambda x: x @ weight.T).packed.whole is None
+    assert len(pack(attention, lambda weight, bias: None).packed.whole[0]) == 24
+
+
 def test_scores_of_other_widths_or_without_projections_are_left_alone() -> None:
     for attention in (Attention(8, score="dot"), Attention(8, memory_dim=6)):
         assert pack(attention).packed is None
