@@ -26,7 +26,7 @@ from regard.training.flops import flops_per_token
 from regard.training.keep import finish, is_final, leave, resume, save, unsaved
 from regard.training.log import Log, write_environment
 from regard.training.numbers import Coming, Sums, finite, unfit
-from regard.training.recorded import Graphs, Recorded
+from regard.training.recorded import Graphs, Recorded, unsteady
 from regard.training.run import Run, due, micro_batches, over
 from regard.training.state import undisturbed
 from regard.training.stop import Interrupted, Stop
@@ -174,13 +174,7 @@ def unrecordable(run: Run, task: Task) -> str:
     own = getattr(task.loss, "__func__", None) is not Steady.loss  # of whoever made another of a task of ours
     if own or not (isinstance(task, Steady) and task.steady):
         return "the loss of this task may go another way with each batch"
-    if any(getattr(part, "minded", False) for part in run.model.modules()):
-        return "somebody watches the model"
-    if not getattr(run.model, "recordable", True):
-        return "its recurrent layers are one kernel each"
-    if any(isinstance(part, nn.BatchNorm1d) for part in run.model.modules()):
-        return "its batch norms would count what fills a batch up"
-    return ""
+    return unsteady(run.model)
 
 
 def added(run: Run, config: TrainConfig, loss_of: Callable[[nn.Module, Any, Any], Loss]) -> Learn:

@@ -19,7 +19,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 
+from regard.core.changes import hooked, replaced
 from regard.device import record_graph, rehearse
 from regard.tasks import Loss, Steady
 from regard.training.checkpoint import Say
@@ -191,6 +193,40 @@ class Recorded:
 def _gradient(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
+
+
+# ---- who is not recorded
+
+
+def unsteady(model: nn.Module) -> str:
+    """Why steps of this model cannot be recorded; nothing where they can. A replay calls no Python: whatever somebody
+    has hung on a model, or written of his own, would be asked once and never again."""
+    if any(vars(hooks)[f"_global_{kind}_hooks"] for kind in ("forward", "forward_pre", "backward", "backward_pre")):
+        return "a hook on all modules wants to be called at each step"
+    for name, part in model.named_modules():
+        if why := _unsteady(part, f"{type(part).__name__} {name!r}" if name else f"{type(part).__name__}"):
+            return why
+    for name, weight in model.named_parameters():
+        if weight._backward_hooks or weight._post_accumulate_grad_hooks:
+            return f"a hook on {name!r} wants to be called at each step"
+    return ""
+
+
+def _unsteady(part: nn.Module, it: str) -> str:
+    if getattr(part, "minded", False):
+        return f"somebody watches {it}"
+    if hooked(part):
+        return f"a hook on {it} wants to be called at each step"
+    if replaced(part):
+        return f"a method of {it} is somebody's own"
+    if not getattr(part, "recordable", True):
+        return "its recurrent layers are one kernel each"
+    if isinstance(part, nn.BatchNorm1d):
+        return "its batch norms would count what fills a batch up"
+    ours = type(part).__module__.split(".")[0] in ("regard", "torch")
+    if not (ours or vars(type(part)).get("recordable")):
+        return f"{it} may go another way with each batch; where it does not, write recordable = True into its class"
+    return ""
 
 
 # ---- forms, and the tensors in them

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_full_backward_hook
 
 from regard.config import TrainConfig
 from regard.config.task import MaskedTask, RewriteTask
@@ -22,6 +23,7 @@ from regard.data.batch import Batch
 from regard.data.series import Batch as SeriesBatch
 from regard.data.stream import Excerpts
 from regard.errors import ConfigError, Diverged
+from regard.fast import quicken
 from regard.models import build, schema
 from regard.tasks import Loss, Steady
 from regard.tasks.language import Language
@@ -31,7 +33,7 @@ from regard.tasks.series import KINDS, Series
 from regard.training import Run, settle, start
 from regard.training.log import Log, read_metrics
 from regard.training.loop import Steps, added, learning, unrecordable
-from regard.training.recorded import Act, Graphs, Recorded, Recorder, form_of
+from regard.training.recorded import Act, Graphs, Recorded, Recorder, form_of, unsteady
 from regard.training.state import rng_tensors
 from regard.weights import weights
 
@@ -362,10 +364,84 @@ def test_what_keeps_steps_from_being_recorded(trial: Make) -> None:
     for task in (sampled, Outspoken()):
         assert unrecordable(made.run, task) == "the loss of this task may go another way with each batch"
     with watch(made.run.model):
-        assert unrecordable(made.run, made.task) == "somebody watches the model"
+        assert unrecordable(made.run, made.task) == "somebody watches Attention 'encoder.0.attention'"
     normed = {**SYSTEMS["transformer"][1], "normalise": "batch"}
     made.run.model = build("transformer", schema("transformer")(**normed))
     assert unrecordable(made.run, made.task) == "its batch norms would count what fills a batch up"
+
+
+class Counting(nn.Linear):
+    """Somebody's own: it does not always do the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().forward(x) * (self.calls % 2)
+
+
+class Constant(nn.Linear):
+    """Likewise, but it does."""
+
+    recordable = True
+
+
+class Later(Constant):
+    """Who wrote this may not have thought of it."""
+
+
+def on_norm(way: str) -> Callable[[nn.Module], Any]:
+    return lambda model: getattr(model.decoder[1].around_cross.norm, way)(lambda *_: None)
+
+
+def on_weight(way: str) -> Callable[[nn.Module], Any]:
+    return lambda model: getattr(model.words.weight, way)(lambda *_: None)
+
+
+OWN: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    **{
+        way: (on_norm(way), "a hook on LayerNorm 'decoder.1.around_cross.norm' wants to be called at each step")
+        for way in ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")
+    },
+    **{
+        way: (on_weight(way), "a hook on 'words.weight' wants to be called at each step")
+        for way in ("register_hook", "register_post_accumulate_grad_hook")
+    },
+    "all": (
+        lambda model: register_module_full_backward_hook(lambda *_: None),
+        "a hook on all modules wants to be called at each step",
+    ),
+    "a method": (
+        lambda model: setattr(model.head, "forward", model.head.forward),
+        "a method of Head 'head' is somebody's own",
+    ),
+    "a class": (
+        lambda model: setattr(model, "norm", Counting(16, 16)),
+        "Counting 'norm' may go another way with each batch; where it does not, write recordable = True into its class",
+    ),
+    "a class of a class": (
+        lambda model: setattr(model, "norm", Later(16, 16)),
+        "Later 'norm' may go another way with each batch; where it does not, write recordable = True into its class",
+    ),
+    "a class that may be": (lambda model: setattr(model, "norm", Constant(16, 16)), ""),
+}
+
+
+@pytest.mark.parametrize("way", OWN)
+def test_what_is_somebodys_own_is_asked_at_each_step(trial: Make, way: str) -> None:
+    model = trial("transformer").run.model
+    hang, why = OWN[way]
+    hung = hang(model)
+    try:
+        assert unsteady(model) == why
+    finally:
+        if hung is not None:
+            hung.remove()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_but_recurrent_ones_can_be_recorded_while_it_learns(trial: Make, name: str) -> None:
+    model = trial(name).run.model
+    quicken(model)
+    assert bool(unsteady(model)) == name.startswith("recurrent")
 
 
 # ---- a step ahead
