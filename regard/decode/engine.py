@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.core.autoregressive import Autoregressive
 from regard.core.state import State, join, reorder, trim
 from regard.decode.filters import Filter
-from regard.decode.line import Hypothesis, Line, Search
+from regard.decode.line import Hypothesis, Line, Search, check
 from regard.decode.search import Greedy, advance, go_on
 from regard.errors import DataError, RegardError
 
@@ -208,10 +208,7 @@ class Engine:
 
     def _check(self, ask: Ask) -> None:
         most, asked = self.model.longest, len(ask.prompt) + ask.limit - 1
-        if not ask.prompt:
-            raise DataError("an empty prompt came, but a word follows another; write the mark that begins a text")
-        if ask.limit < 1:
-            raise DataError(f"limit={ask.limit} came, but an answer has a word at least; write 1 or more")
+        check(len(ask.prompt), ask.limit)
         if self.model.sourced and not ask.source:
             raise DataError("no source came, but this model reads one before it writes; give its tokens as source")
         if ask.source is not None and not self.model.sourced:

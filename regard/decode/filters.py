@@ -15,6 +15,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from regard.errors import ConfigError
+
 Filter = Callable[[Tensor, Tensor], Tensor]
 NEVER = float("-inf")
 same = lru_cache(256)
@@ -43,7 +45,7 @@ def never(*tokens: int) -> Filter:
 
     def apply(logits: Tensor, story: Tensor) -> Tensor:
         if logits.device not in on:
-            on[logits.device] = torch.tensor(tokens, device=logits.device)
+            on[logits.device] = torch.tensor(tokens, dtype=torch.long, device=logits.device)
         return logits.index_fill(1, on[logits.device], NEVER)
 
     return apply
@@ -52,6 +54,7 @@ def never(*tokens: int) -> Filter:
 @same
 def no_repeat(n: int) -> Filter:
     """No n-gram twice: whatever followed the last n-1 tokens before may not follow them again."""
+    _wanted(n >= 1, f"no_repeat({n})", "n-grams have a token at least; write 1 or more")
 
     def apply(logits: Tensor, story: Tensor) -> Tensor:
         length = story.shape[1]
@@ -68,6 +71,8 @@ def no_repeat(n: int) -> Filter:
 
 @same
 def temperature(degree: float) -> Filter:
+    _wanted(degree > 0, f"temperature({degree})", "a number above 0 is wanted; for the likeliest word ask greedy")
+
     def apply(logits: Tensor, story: Tensor) -> Tensor:
         return logits / degree
 
@@ -84,6 +89,7 @@ def scaling(apply: Filter) -> bool:
 @same
 def top_k(k: int) -> Filter:
     """Only the k likeliest."""
+    _wanted(k >= 1, f"top_k({k})", "a word has to be left; write 1 or more")
 
     def apply(logits: Tensor, story: Tensor) -> Tensor:
         least = logits.topk(min(k, logits.shape[1])).values[:, -1:]
@@ -95,6 +101,7 @@ def top_k(k: int) -> Filter:
 @same
 def top_p(p: float) -> Filter:
     """The likeliest that together reach probability p, the one that crosses it included."""
+    _wanted(0 < p <= 1, f"top_p({p})", "a probability above 0 and up to 1 is wanted; 1 leaves all words in")
 
     def apply(logits: Tensor, story: Tensor) -> Tensor:
         ranked, order = logits.softmax(-1).sort(descending=True, stable=True)
@@ -107,6 +114,7 @@ def top_p(p: float) -> Filter:
 @same
 def min_p(share: float) -> Filter:
     """Those at least `share` as likely as the likeliest."""
+    _wanted(0 <= share <= 1, f"min_p({share})", "a share from 0 to 1 is wanted; 0 leaves all words in")
 
     def apply(logits: Tensor, story: Tensor) -> Tensor:
         chance = logits.softmax(-1)
@@ -119,6 +127,11 @@ def chain(filters: tuple[Filter, ...], logits: Tensor, story: Tensor) -> Tensor:
     for apply in filters:
         logits = apply(logits, story)
     return logits
+
+
+def _wanted(true: bool, came: str, instead: str) -> None:
+    if not true:
+        raise ConfigError(f"{came} came, but {instead}")
 
 
 def limits(how: Any, *, eos: int, specials: tuple[int, ...]) -> tuple[Filter, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.decode.chances import Chances
 from regard.decode.filters import NEVER, Filter
+from regard.errors import DataError
 
 Penalty = Callable[[int], float]  # length -> what the log-probability is divided by
 
@@ -202,6 +203,14 @@ class Line:
 
     def _score(self, total: float, length: int) -> float:
         return total if self.how.penalty is None else total / self.how.penalty(length)
+
+
+def check(prompt: int, limit: int) -> None:
+    """So many tokens to go on from, and so many words at most."""
+    if prompt < 1:
+        raise DataError("an empty prompt came, but a word follows another; write the mark that begins a text")
+    if limit < 1:
+        raise DataError(f"limit={limit} came, but an answer has a word at least; write 1 or more")
 
 
 def _longer(story: array[int], word: int) -> array[int]:

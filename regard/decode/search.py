@@ -19,7 +19,8 @@ from torch import Tensor
 from regard.core.state import State, reorder
 from regard.decode.chances import Chances, likeliest
 from regard.decode.filters import NEVER, Filter, chain
-from regard.decode.line import Choice, Covered, Hypothesis, Line, Penalty, Proposal, Search, stories
+from regard.decode.line import Choice, Covered, Hypothesis, Line, Penalty, Proposal, Search, check, stories
+from regard.errors import ConfigError, DataError
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]  # tokens (rows, T), state -> logits (rows, V), state
 
@@ -140,6 +141,11 @@ class Beam(Search):
     penalty: Penalty = USUAL
     tell: Tell | None = None
 
+    def __post_init__(self) -> None:
+        for name, number in (("keep", self.keep), ("expand", self.expand)):
+            if number is not None and number < 1:
+                raise ConfigError(f"{name}={number} came, but a hypothesis is kept at least; write {name}=1 or more")
+
     @property
     def alike(self) -> tuple[object, ...]:
         return type(self), self.keep, self.expand, self.tell
@@ -198,7 +204,7 @@ def greedy(
     prefixes: Sequence[Sequence[int]] | None = None,
 ) -> list[Hypothesis]:
     """The likeliest token, again and again."""
-    lines = _lines([Greedy()] * len(prompt), eos, limit, filters, prefixes)
+    lines = _lines([Greedy()] * len(prompt), prompt, eos, limit, filters, prefixes)
     return [best for (best,) in _search(step, state, prompt, lines)]
 
 
@@ -214,7 +220,7 @@ def sample(
     prefixes: Sequence[Sequence[int]] | None = None,
 ) -> list[Hypothesis]:
     """A token drawn from the (filtered) distribution. One seed a row: neighbours in the batch draw apart."""
-    lines = _lines([Sample(seed) for seed in seeds], eos, limit, filters, prefixes)
+    lines = _lines([Sample(seed) for seed in seeds], prompt, eos, limit, filters, prefixes)
     return [best for (best,) in _search(step, state, prompt, lines)]
 
 
@@ -239,7 +245,7 @@ def beam(
     an end mark among the `keep` best finishes its hypothesis. A sentence is done when `keep` have finished that rank no
     lower than the best of those that go on, as it stands, or when none can go on.
     """
-    lines = _lines([Beam(keep, expand, penalty, tell)] * len(prompt), eos, limit, filters, prefixes)
+    lines = _lines([Beam(keep, expand, penalty, tell)] * len(prompt), prompt, eos, limit, filters, prefixes)
     if coverage is not None:
         for line, real in zip(lines, coverage.real, strict=True):
             line.covered = Covered(coverage.weight, real)
@@ -304,7 +310,7 @@ def _bent(scores: Tensor, lines: Sequence[Line]) -> Tensor:
 def _single(words: Tensor, own: Tensor, lines: Sequence[Line]) -> list[Proposal]:
     """One word for each line, the prefix's where it is not over: it ends there, or goes on with it."""
     if any(line.prefix for line in lines):
-        wanted = torch.tensor([line.forced for line in lines], device=words.device)
+        wanted = _wanted(lines, own)[:, 0]
         words = torch.where(wanted < 0, words, wanted)
     chances = own.gather(1, words[:, None])[:, 0].tolist()
     return [
@@ -329,9 +335,17 @@ def _only_prefix(chance: Tensor, own: Tensor, lines: Sequence[Line]) -> Tensor:
     """The prefix's word alone where it is not over, whatever the filters say of it, else what they left."""
     if not any(line.prefix for line in lines):
         return chance
-    wanted = torch.tensor([line.forced for line in lines for _ in line.alive], device=chance.device)[:, None]
+    wanted = _wanted(lines, own)
     other = torch.arange(chance.shape[1], device=chance.device) != wanted
     return torch.where(wanted < 0, chance, own.masked_fill(other, NEVER))
+
+
+def _wanted(lines: Sequence[Line], own: Tensor) -> Tensor:
+    """(rows, 1) the next word of each prefix; -1 where it is over."""
+    words = [line.forced for line in lines for _ in line.alive]
+    if (most := max(words)) >= own.shape[1]:
+        raise DataError(f"a prefix with the word {most} came, but there are {own.shape[1]}, from 0 on")
+    return torch.tensor(words, device=own.device)[:, None]
 
 
 def _cover(lines: Sequence[Line], attended: Tensor) -> None:
@@ -347,14 +361,24 @@ def _of(t: Tensor, places: Sequence[int], width: int) -> Tensor:
 
 def _lines(
     how: Sequence[Search],
+    prompt: Tensor,
     eos: int,
     limit: int | Tensor,
     filters: tuple[Filter, ...],
     prefixes: Sequence[Sequence[int]] | None,
 ) -> list[Line]:
     """A line for each row of a batch; each may have its own limit and its own prefix."""
-    limits = [limit] * len(how) if isinstance(limit, int) else limit.tolist()
-    begun = prefixes or [()] * len(how)
+    if prompt.ndim != 2:
+        came = f"a prompt of shape {tuple(prompt.shape)} came"
+        raise DataError(f"{came}, but (rows, tokens) is wanted; write prompt[None] where there is one row")
+    limits = [limit] * len(prompt) if isinstance(limit, int) else limit.tolist()
+    begun = prefixes or [()] * len(prompt)
+    for name, given in (("seeds", how), ("limits", limits), ("prefixes", begun)):
+        if len(given) != len(prompt):
+            raise DataError(f"{len(given)} {name} came for {len(prompt)} rows of the prompt; give each row one")
+    check(prompt.shape[1], min(limits, default=1))
+    if (least := min((word for prefix in begun for word in prefix), default=0)) < 0:
+        raise DataError(f"a prefix with the word {least} came, but words are numbered from 0 on")
     return [
         Line(one, eos=eos, limit=most, filters=filters, prefix=prefix)
         for one, most, prefix in zip(how, limits, begun, strict=True)

@@ -14,8 +14,9 @@ from torch import Tensor
 import regard
 from regard.core.state import State
 from regard.decode import Coverage, Hypothesis, beam, greedy, sample
-from regard.decode.filters import at_least, never, no_repeat, temperature, top_k
+from regard.decode.filters import at_least, min_p, never, no_repeat, temperature, top_k, top_p
 from regard.decode.search import PENALTIES
+from regard.errors import ConfigError, DataError
 from regard.models.transformer import Config, Transformer
 
 from .toy import BOS, EOS, KEYS, VOCAB, Toy
@@ -449,3 +450,41 @@ def test_ancestry_leads_to_what_the_winner_looked_at(name: str) -> None:
                     line = wanted[attention][0][0, :, t]
                     line = line if attention.endswith("cross") else line[:, : t + 1]
                     torch.testing.assert_close(calls[t][row, :, 0], line)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "keep": ({"keep": 0}, "keep=0 came, but a hypothesis is kept at least; write keep=1 or more"),
+    "expand": ({"keep": 2, "expand": 0}, "expand=0 came, but .*; write expand=1 or more"),
+    "limit": ({"limit": 0}, "limit=0 came, but an answer has a word at least; write 1 or more"),
+    "limits": ({"limit": torch.tensor([3, -1])}, "limit=-1 came, but .*; write 1 or more"),
+    "too few limits": ({"limit": torch.tensor([3])}, "1 limits came for 2 rows of the prompt; give each row one"),
+    "seeds": ({"seeds": [1]}, "1 seeds came for 2 rows of the prompt; give each row one"),
+    "prefixes": ({"prefixes": [[1], [1], []]}, "3 prefixes came for 2 rows of the prompt; give each row one"),
+    "prefix": ({"prefixes": [[3], [VOCAB]]}, f"a prefix with the word {VOCAB} came, but there are {VOCAB}, from 0 on"),
+    "no word": ({"prefixes": [[], [-2]]}, "a prefix with the word -2 came, but words are numbered from 0 on"),
+    "no prompt": ({"prompt": torch.ones(2, 0, dtype=torch.long)}, "an empty prompt came, .*; write the mark that .*"),
+    "flat prompt": ({"prompt": torch.ones(5, dtype=torch.long)}, r"a prompt of shape .* came, .*; write prompt.*"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_search_can_do_is_refused_in_a_sentence(what: str) -> None:
+    how, sentence = REFUSED[what]
+    toy = Toy(2)
+    given = {"prompt": toy.prompt(), "eos": EOS, "limit": 4} | how
+    prompt = given.pop("prompt")
+    searches = [beam] if "keep" in how else [sample] if "seeds" in how else [greedy, sample, beam]
+    for search in searches:
+        asked = {
+            **({"keep": 2} if search is beam else {"seeds": range(len(prompt))} if search is sample else {}),
+            **given,
+        }
+        with pytest.raises((ConfigError, DataError), match=f"^{sentence}$"):
+            search(toy.step, toy.start(), prompt, **asked)
+
+
+@pytest.mark.parametrize("way", [temperature, top_p, top_k, no_repeat, min_p])
+def test_filters_that_leave_nothing_are_refused_in_a_sentence(way: Callable[[Any], object]) -> None:
+    wrong = -0.5 if way is min_p else 0
+    with pytest.raises(ConfigError, match=rf"^{way.__name__}\({wrong}\) came, but .*; .*$"):
+        way(wrong)
