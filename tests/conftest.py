@@ -12,6 +12,10 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+
+if os.environ.get("REGARD_DEVICE", "cpu") == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, as parts of PyTorch do
+
 import torch
 
 pytest_plugins = ["pytester"]

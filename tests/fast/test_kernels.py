@@ -1,5 +1,5 @@
-"""Kernels of a GPU's step against PyTorch's own operators. Without a GPU they are interpreted, where Triton is there:
-pip install triton. REGARD_DEVICE=cuda runs them as they are."""
+"""Kernels of a GPU's step against PyTorch's own operators. Without a GPU they are interpreted, slowly: make storm.
+REGARD_DEVICE=cuda runs them as they are."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from regard.decode.prompt import Act, Replay
 from regard.models import gpt, transformer
 
 DEVICE = torch.device(os.environ.get("REGARD_DEVICE", "cpu"))
-if DEVICE.type == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
-pytest.importorskip("triton", reason="Triton is not installed; pip install triton")
+pytest.importorskip("triton", reason="Triton is not installed; make storm installs it")
 
 from regard.fast import kernels, narrow, words  # noqa: E402
 
 BF16 = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16  # whose products the interpreter gets wrong
 KINDS = {torch.float32: 1e-5, BF16: 2e-2}
 HIDDEN = float("-inf")
+pytestmark = [pytest.mark.storm] if DEVICE.type == "cpu" else []
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 

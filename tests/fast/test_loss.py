@@ -1,5 +1,5 @@
-"""The kernel of the loss against PyTorch's own operators. Without a GPU it is interpreted, where Triton is there: pip
-install triton. REGARD_DEVICE=cuda runs it as it is."""
+"""The kernel of the loss against PyTorch's own operators. Without a GPU it is interpreted, slowly: make storm.
+REGARD_DEVICE=cuda runs it as it is."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import torch
 from torch import Tensor, nn
 
 DEVICE = torch.device(os.environ.get("REGARD_DEVICE", "cpu"))
-if DEVICE.type == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
-pytest.importorskip("triton", reason="Triton is not installed; pip install triton")
+pytest.importorskip("triton", reason="Triton is not installed; make storm installs it")
 
 from regard.core import head as core  # noqa: E402
 from regard.core.head import Head, Mixture  # noqa: E402
-from regard.fast import loss, quicken  # noqa: E402
+from regard.fast import learning, loss, quicken  # noqa: E402
 
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
 KINDS = {torch.float32: 1e-5, HALF: 1e-2}
+pytestmark = [pytest.mark.storm] if DEVICE.type == "cpu" else []
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -48,7 +47,8 @@ def test_loss_and_gradient_of_a_row(
     assert d[:, vocab:].eq(0).all()
 
 
-def test_a_head_learns_by_it_what_it_learns_without() -> None:
+def test_a_head_learns_by_it_what_it_learns_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "suits", lambda like: False)  # the accelerator, which comes first on a CPU
     torch.manual_seed(0)
     plain = Head(8, 30).to(DEVICE)
     quick = Head(8, 30).to(DEVICE)
