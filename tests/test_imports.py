@@ -42,7 +42,7 @@ MAY: dict[str, set[str]] = {
     "models": {"core", "config"},
     "decode": {"core.state", "core.autoregressive", "core.changes"},
     "tasks": {"core", "data", "decode", "metrics"},
-    "training": {"config", "core.autoregressive", "core.block", "core.head", "tasks"},
+    "training": {"config", "core.autoregressive", "core.block", "core.changes", "core.head", "tasks"},
     "view": {"core"},
     "cases": {"core"},
     "laws": {"cases", "core", "decode"},
