@@ -23,6 +23,7 @@ from regard.errors import DataError
 RESULTS = Path(__file__).parent / "results"
 LOAD = float(os.environ.get("BENCH_LOAD") or os.getloadavg()[0])  # before anything was raced; `make bench` tells it
 BUSY = 0.5  # a load above which a table tells of it
+MORE = {"cpu": " with VNNI", "cpu-amx": " with VNNI and AMX"}  # than PyTorch tells of a kind of CPU
 LEAST, PATIENCE = 6, 20.0  # rounds that a race has at least; seconds after which no further one is begun
 
 
@@ -184,11 +185,13 @@ def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 def kind() -> str:
     """Of machines, each of which has tables of its own: how wide a CPU's registers are, and whether it multiplies bytes
-    in one instruction, decides many a race."""
+    in one instruction, or a tile of them, decides many a race."""
     if torch.cuda.is_available():
         return "gpu"
     capability = torch.backends.cpu.get_cpu_capability()
     whole = capability == "AVX512" and "vnni" in _of_processor("flags")
+    if whole and "amx_int8" in _of_processor("flags"):
+        return "cpu-amx"
     return "cpu" if whole else f"cpu-{capability.lower().replace(' ', '-')}"
 
 
@@ -207,7 +210,7 @@ def _processor() -> str:
     that it has, or that all engines are held to."""
     named, family = _of_processor("model name") or platform.machine(), _of_processor("cpu family")
     named += f", family {family}" if family else ""
-    used = torch.backends.cpu.get_cpu_capability() + (" with VNNI" if kind() == "cpu" else "")
+    used = torch.backends.cpu.get_cpu_capability() + MORE.get(kind(), "")
     return f"{named} ({'held to ' if os.environ.get('ATEN_CPU_CAPABILITY') else ''}{used})"
 
 
