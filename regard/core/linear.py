@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from operator import is_
 from typing import Any, TypeVar
 
@@ -23,7 +24,8 @@ ALIGNED = 64  # rows of a matrix on a GPU are a multiple of this
 ROWS = 32  # the layout is chosen for about so many vectors at a time; measured to suit one as well as hundreds
 NEAR = 2**23  # numbers in a model: so many stay in a CPU's cache from one word to the next
 TURNED = 2**27  # numbers in a model: of so many, matrices are kept once more where that is faster for one vector
-FEW = 4  # vectors that a matrix from further away is multiplied by at least: AVX-512 then reads it faster than by one
+FEW = 4  # vectors that AVX-512 multiplies a matrix from further away by at least, where it reads it faster so:
+GAIN = 1.2  # by more than that, as on AMD's processors (nearly twice as fast), and not on Intel's
 
 M = TypeVar("M", bound=nn.Module)
 Multiply = Callable[[Tensor], Tensor]  # x -> Wx + b
@@ -47,17 +49,42 @@ def onednn(weight: Tensor, bias: Tensor | None, model: int = TURNED + 1) -> Mult
 
 
 def _of_one(weight: Tensor, bias: Tensor | None, several: Multiply, model: int) -> Multiply:
-    """How one vector is multiplied: whichever was fastest. AVX2 likes rows that are long, so a matrix with more rows
+    """How one vector is multiplied: whichever was fastest. MKL likes rows that are long, so a matrix with more rows
     than columns is kept turned, too."""
-    tall = len(weight) > weight.shape[1]
-    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+    tall, plain = len(weight) > weight.shape[1], partial(F.linear, weight=weight, bias=bias)
+    if torch.backends.cpu.get_cpu_capability() == "AVX512" and _few_are_faster():
         if model > NEAR:
-            return lambda x: several(x.reshape(1, -1).expand(FEW, -1).contiguous())[0].view(*x.shape[:-1], -1)
-        return several if weight.numel() >= ALONE else partial(F.linear, weight=weight, bias=bias)
+            return partial(_as_few, several)
+        return several if weight.numel() >= ALONE else plain
     if not tall or model > TURNED:
-        return several if tall else partial(F.linear, weight=weight, bias=bias)
+        return several if tall else plain
     turned, shift = weight.t().contiguous(), weight.new_zeros(()) if bias is None else bias
     return lambda x: torch.addmm(shift, x.reshape(1, -1), turned).view(*x.shape[:-1], -1)
+
+
+def _as_few(several: Multiply, x: Tensor) -> Tensor:
+    return several(x.reshape(1, -1).expand(FEW, -1).contiguous())[0].view(*x.shape[:-1], -1)
+
+
+@cache
+def _few_are_faster() -> bool:
+    """Whether oneDNN with FEW vectors in place of one outdoes MKL at matrices from memory: it does where MKL uses half
+    of each register, as on processors other than Intel's. Tried once, in a tenth of a second."""
+    of_ones = partial(torch.ones, dtype=torch.float32, device="cpu")  # whatever is made by default
+    matrices, x = [of_ones(1024, 1024) for _ in range(16)], of_ones(1, 1024)
+    plain = [partial(F.linear, weight=matrix) for matrix in matrices]
+    ordered = [torch.ops.mkldnn._reorder_linear_weight(matrix, ROWS) for matrix in matrices]
+    few = [partial(_as_few, partial(_onednn, weight=matrix, bias=None)) for matrix in ordered]
+    turns = [(_seconds(plain, x), _seconds(few, x)) for _ in range(5)]
+    of_plain, of_few = map(min, zip(*turns, strict=True))
+    return of_plain > GAIN * of_few
+
+
+def _seconds(ways: Sequence[Multiply], x: Tensor) -> float:
+    before = time.perf_counter()
+    for multiply in ways:
+        multiply(x)
+    return time.perf_counter() - before
 
 
 def aligned(weight: Tensor, bias: Tensor | None) -> Multiply | None:

@@ -23,9 +23,10 @@ def small_matrices_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 WHERE = {
-    "near": ("AVX512", {}),
-    "near and large": ("AVX512", {"ALONE": 1}),
-    "far": ("AVX512", {"NEAR": 1}),
+    "near": ("AVX512", {"_few_are_faster": lambda: True}),
+    "near and large": ("AVX512", {"_few_are_faster": lambda: True, "ALONE": 1}),
+    "far": ("AVX512", {"_few_are_faster": lambda: True, "NEAR": 1}),
+    "turned where few are no faster": ("AVX512", {"_few_are_faster": lambda: False}),
     "turned": ("AVX2", {}),
     "too many to be turned": ("AVX2", {"TURNED": 1}),
 }
@@ -38,10 +39,10 @@ WHERE = {
 def test_packed_it_is_torchs_linear(
     shape: tuple[int, ...], wide: int, tall: int, bias: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registers, sizes = WHERE[where]
+    registers, others = WHERE[where]
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: registers)
-    for name, size in sizes.items():
-        monkeypatch.setattr(linear, name, size)
+    for name, other in others.items():
+        monkeypatch.setattr(linear, name, other)
     layer, x = Linear(wide, tall, bias=bias), torch.randn(*shape, wide)
     with torch.no_grad():
         plain = layer(x)
@@ -55,6 +56,30 @@ def test_packed_it_is_torchs_linear(
             atol=1e-5,
             rtol=0,
         )
+
+
+@pytest.mark.parametrize(("of_plain", "faster"), [(2.0, True), (1.1, False), (0.9, False)])
+def test_one_vector_is_made_few_where_a_trial_says_so(
+    of_plain: float, faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is disturbed in one turn or another is not thought slow."""
+    turns = iter(range(10))
+
+    def seconds(ways: list[linear.Multiply], _: torch.Tensor) -> float:
+        disturbed = 0.0 if next(turns) in (2, 5) else 9.0
+        return disturbed + (of_plain if ways[0].func is nn.functional.linear else 1.0)
+
+    monkeypatch.setattr(linear, "_seconds", seconds)
+    assert linear._few_are_faster.__wrapped__() is faster
+
+
+def test_the_trial_is_of_floats_on_the_cpu_whatever_is_made_by_default() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            assert linear._few_are_faster.__wrapped__() in (True, False)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_a_heads_logits_are_packed_too() -> None:
