@@ -11,13 +11,22 @@ from regard.errors import ConfigError
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one."""
+    """The device of that name; "auto" is a GPU where there is one. A GPU that is named by its number becomes the
+    current one of this thread, where kernels begin and graphs are recorded."""
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     if name == "auto":
         return torch.device("cuda" if gpus else "cpu")
     if name not in ("cpu", *gpus, *(["cuda"] if gpus else [])):
         raise ConfigError(f"device: no device {name!r} here; write auto or one of {', '.join(['cpu', *gpus])}")
-    return torch.device(name)
+    device = torch.device(name)
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    return device
+
+
+def is_current(device: torch.device) -> bool:
+    """On any other GPU than the current one of its thread, a graph would be recorded empty."""
+    return device.type != "cuda" or device.index is None or device.index == torch.cuda.current_device()
 
 
 def record_graph(act: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:

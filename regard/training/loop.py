@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from regard.config import TrainConfig
+from regard.device import is_current
 from regard.errors import ConfigError, RegardError, nearest
 from regard.tasks import Loss, Steady, Task
 from regard.training import optim
@@ -171,6 +172,8 @@ def unrecordable(run: Run, task: Task) -> str:
     """Why steps cannot be recorded; nothing where they can."""
     if run.device.type != "cuda":
         return "only a GPU replays what was recorded"
+    if not is_current(run.device):
+        return f"{run.device} is not the current GPU; call torch.cuda.set_device({run.device.index}) before"
     own = getattr(task.loss, "__func__", None) is not Steady.loss  # of whoever made another of a task of ours
     if own or not (isinstance(task, Steady) and task.steady):
         return "the loss of this task may go another way with each batch"

@@ -370,6 +370,16 @@ def test_what_keeps_steps_from_being_recorded(trial: Make) -> None:
     assert unrecordable(made.run, made.task) == "its batch norms would count what fills a batch up"
 
 
+def test_on_another_than_the_current_gpu_nothing_is_recorded(trial: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trial("transformer")
+    made.run.device = torch.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    said = "cuda:1 is not the current GPU; call torch.cuda.set_device(1) before"
+    assert unrecordable(made.run, made.task) == said
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert unrecordable(made.run, made.task) == ""
+
+
 class Counting(nn.Linear):
     """Somebody's own: it does not always do the same."""
 
