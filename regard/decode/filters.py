@@ -104,7 +104,7 @@ def top_p(p: float) -> Filter:
     _wanted(0 < p <= 1, f"top_p({p})", "a probability above 0 and up to 1 is wanted; 1 leaves all words in")
 
     def apply(logits: Tensor, story: Tensor) -> Tensor:
-        ranked, order = logits.softmax(-1).sort(descending=True, stable=True)
+        ranked, order = _chances(logits).sort(descending=True, stable=True)
         beyond = ranked.cumsum(-1) - ranked >= p
         return logits.masked_fill(beyond.scatter(1, order, beyond), NEVER)
 
@@ -117,10 +117,15 @@ def min_p(share: float) -> Filter:
     _wanted(0 <= share <= 1, f"min_p({share})", "a share from 0 to 1 is wanted; 0 leaves all words in")
 
     def apply(logits: Tensor, story: Tensor) -> Tensor:
-        chance = logits.softmax(-1)
+        chance = _chances(logits)
         return logits.masked_fill(chance < share * chance.amax(-1, keepdim=True), NEVER)
 
     return apply
+
+
+def _chances(logits: Tensor) -> Tensor:
+    """Sums of 16 bits would tell unlikely words from likely ones too coarsely."""
+    return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def chain(filters: tuple[Filter, ...], logits: Tensor, story: Tensor) -> Tensor:

@@ -54,6 +54,14 @@ def test_top_k_leaves_the_k_likeliest(logits: list[float], k: int) -> None:
     assert left(top_k(k), logits) == set(ranked(logits)[:k])
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("apply", [top_p(0.9), min_p(0.01), top_k(40)], ids=["top_p", "min_p", "top_k"])
+def test_of_logits_in_16_bits_as_many_words_are_left_as_of_the_same_in_32(apply: Filter, kind: torch.dtype) -> None:
+    logits = torch.randn(4, 3000, generator=torch.Generator().manual_seed(0)).to(kind)
+    found, wanted = (apply(z, NO_STORY.expand(4, 0)) > NEVER for z in (logits, logits.float()))
+    assert torch.equal(found, wanted)
+
+
 @given(lines, st.floats(0.01, 0.99))
 def test_top_p_leaves_the_likeliest_and_the_one_that_crosses(logits: list[float], p: float) -> None:
     wanted, total = set(), 0.0
