@@ -36,7 +36,8 @@ if triton is not None:
         row, some = tl.program_id(0).to(tl.int64), tl.arange(0, THREADS)[:, None] * EACH + tl.arange(0, EACH)[None, :]
         z_at += row * stride
         y = tl.load(y_at + row)
-        gold = tl.load(z_at + y).to(tl.float32)  # before anything is written over it
+        known = (y >= 0) & (y < vocab)  # what is no word has NaN for its loss
+        gold = tl.load(z_at + y, mask=known, other=float("nan")).to(tl.float32)  # before anything is written over it
         share = tl.load(share_at + row).to(tl.float32) if SHARED else 1.0
         tops = tl.full([THREADS], LOWEST, tl.float32)
         masses, sums = tl.zeros([THREADS], tl.float32), tl.zeros([THREADS], tl.float32)
@@ -64,7 +65,7 @@ if triton is not None:
             tl.store(z_at + at, (d * share).to(z_at.dtype.element_ty), mask=at < columns)
         tl.debug_barrier()  # the word itself comes last, after whoever has written there with all the others
         d = tl.exp(gold - lse) - smoothing / vocab - (1.0 - smoothing)
-        tl.store(z_at + y, (d * share).to(z_at.dtype.element_ty))
+        tl.store(z_at + y, (d * share).to(z_at.dtype.element_ty), mask=known)
 
 
 def spread(z: Tensor, y: Tensor, w: Tensor | None, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:

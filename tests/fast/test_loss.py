@@ -47,6 +47,19 @@ def test_loss_and_gradient_of_a_row(
     assert d[:, vocab:].eq(0).all()
 
 
+@pytest.mark.parametrize("unknown", [-100, -1, 5, 7, 8, 1000])
+def test_what_is_no_word_has_no_loss_and_spoils_no_other(unknown: int) -> None:
+    """Of 5 words in rows of 8 columns; whoever learns from it hears that the loss is no number."""
+    z = torch.randn(3, 8, device=DEVICE)
+    z[:, 5:] = float("-inf")
+    y = torch.tensor([[1], [unknown], [2]], device=DEVICE)
+    total, nll, d = loss.spread(z.clone(), y, None, 5, 0.0)
+    assert total.isnan()
+    assert nll.isnan()
+    others = [0, 2]
+    torch.testing.assert_close(d[others], core.spread(z[others], y[others], None, 5, 0.0)[2])
+
+
 def test_a_head_learns_by_it_what_it_learns_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "suits", lambda like: False)  # the accelerator, which comes first on a CPU
     torch.manual_seed(0)
