@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from copy import deepcopy
 from importlib import import_module
 from threading import Lock
 from types import ModuleType
@@ -34,7 +35,7 @@ from regard.decode.line import Line
 from regard.decode.prompt import Act, Places, Prompt, Record, Replay, Source, doubled, roomy
 from regard.decode.search import advance
 from regard.decode.standing import Standing, length_of, tensors
-from regard.device import record_graph, rehearse
+from regard.device import is_current, record_graph, rehearse
 
 EVERY = 8  # steps from one look at who is done to the next
 DESKS = 16  # kept; the one that was used longest ago makes room
@@ -92,7 +93,7 @@ class Captured:
             return plain(self.model, source, real, rows=rows) if place is None else place.read(source, real)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
-        own = memo[id(self.model)]  # a copy of the model has weights of its own
+        own = deepcopy(self.model, memo)  # a copy of the model has weights of its own
         return Captured(own, self.record, self.every, self.kernels)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -112,7 +113,7 @@ class Captured:
             return self._run(state, prompt, lines)
 
     def _run(self, state: State, prompt: Tensor, lines: Sequence[Line]) -> bool:
-        need = prompt.shape[1] + max(line.limit for line in lines) - 1
+        need = state.length + prompt.shape[1] + max(line.limit for line in lines) - 1
         parts = parts_of(self.model)
         if not self._suits(state, prompt, lines, need, parts):
             return False
@@ -246,6 +247,7 @@ class Captured:
         return (
             not self.broken
             and _possible(self.record, device)
+            and is_current(device)
             and not torch.is_autocast_enabled(device.type)
             and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
             and not any(map(meddled, parts))

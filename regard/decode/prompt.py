@@ -51,7 +51,7 @@ class Prompt:
     def read(self, tokens: Tensor) -> tuple[Tensor, State]:
         """As `model.step` does."""
         rows, length = tokens.shape
-        self.tokens[:rows, :length] = tokens
+        _put(tokens, self.tokens)
         self.last.fill_(length - 1)
         self.replay()
         past = each(self.past, lambda kv: KV(kv.k[:rows], kv.v[:rows], length), KV)
@@ -79,7 +79,7 @@ class Source:
     def read(self, tokens: Tensor, real: Tensor | None) -> State:
         """As `model.start` does. Whoever reads the next source of this size finds his own numbers there."""
         rows, length = tokens.shape
-        self.tokens[:rows, :length] = tokens
+        _put(tokens, self.tokens)
         self.real[:rows, :length] = True if real is None else real
         self.real[:rows, length:] = False
         self.replay()
@@ -89,6 +89,13 @@ class Source:
             return KV.of(k, v)
 
         return replace(self.state, memory=Memory(each(self.state.memory.keys, own, KV), real))
+
+
+def _put(tokens: Tensor, room: Tensor) -> None:
+    """Nothing stays of what was read there before, not even where nobody looks."""
+    rows, length = tokens.shape
+    room[:rows, :length] = tokens
+    room[:rows, length:] = 0
 
 
 P = TypeVar("P", Prompt, Source)
@@ -127,6 +134,9 @@ class Places(Generic[P]):
                 place.replay = self.record(place.work, pool)
                 place.replay()
                 self.suited = place.suited
+            except torch.OutOfMemoryError:  # another time there may be room
+                self._note(size)
+                return None
             except RuntimeError:  # which is not worth a word
                 self.suited = False
             if not self.suited:

@@ -78,10 +78,13 @@ class Standing:
 
     def enter(self, state: State, rows: Tensor, said: int) -> None:
         """These rows of a state that has read a prompt, or nothing yet: the hypotheses of a sentence have that in
-        common. Each has `said` so many words."""
+        common. Each has `said` so many words. Nothing stays of who was here before: what is hidden counts zero times,
+        and zero times NaN is NaN."""
         self.clock.copy_(torch.tensor([state.length, said, 0, *range(self.width)]))
         self.places += state.length * self.width
         self.seen.fill_(HIDDEN)
+        if rooms := [t for kv in _found((self.past, self.memory), KV) for t in (kv.k, kv.v)]:
+            torch._foreach_zero_(rooms)
         self._of_the_first(self.seen)[..., : state.length] = 0.0
         for mine, kv in zip(_found(self.past, KV), _found(state.past, KV), strict=state.length > 0):
             for to, t in ((mine.k, kv.keys), (mine.v, kv.values)):

@@ -49,7 +49,7 @@ if triton is not None:
 
     @triton.jit
     def _relu(x):
-        return tl.maximum(x, 0.0)
+        return tl.where(x < 0.0, 0.0, x)  # NaN stays NaN
 
     @triton.jit
     def _silu(x):

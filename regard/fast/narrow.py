@@ -8,9 +8,10 @@ pass, put together from the same weights; only where one kernel ends is differen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
@@ -142,9 +143,16 @@ def _name_of(part: FeedForward) -> str | None:
         return None
 
 
+def _here(act: Callable[..., Any], ever: Callable[..., Any]) -> Callable[..., Any]:
+    """The one in this thread, and the other, as ever, in all others."""
+    thread = get_ident()
+    return lambda *args, **named: (act if get_ident() == thread else ever)(*args, **named)
+
+
 @contextmanager
 def narrowed(model: nn.Module, rows: int) -> Iterator[None]:
-    """For as long as a step is captured; whoever calls the layers otherwise meets them as they are."""
+    """For as long as a step is captured; whoever calls the layers otherwise, or from another thread, meets them as they
+    are."""
     parts = [part for part in model.modules() if not meddled(part)] if suit(next(model.parameters()), 1) else []
     blocks = [part for part in parts if fits(part)]
     heads = [part for part in parts if type(part) is Head and not replaced(part) and rows <= MOST_VECTORS]
@@ -152,10 +160,10 @@ def narrowed(model: nn.Module, rows: int) -> Iterator[None]:
     stand_in: dict[nn.Module, Any] = {norm: partial(kernels.normed, norm=norm) for norm in norms}
     stand_in |= {block: Narrow(block) for block in blocks}
     before = [(part, vars(part).get("_compiled_call_impl")) for part in stand_in]
-    for part, call in stand_in.items():
-        part._compiled_call_impl = call
+    for part, call in before:
+        part._compiled_call_impl = _here(stand_in[part], call or part._call_impl)
     for head in heads:
-        head.logits = partial(_product, part=head)  # type: ignore[method-assign]
+        head.logits = _here(partial(_product, part=head), head.logits)  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -26,7 +26,7 @@ from regard.decode.captured import Captured, capture, captured
 from regard.decode.chances import best_of_groups
 from regard.decode.desk import Desk
 from regard.decode.filters import Filter, at_least, min_p, never, no_repeat, temperature, top_k, top_p
-from regard.decode.prompt import Act, Places, Prompt, Replay, roomy
+from regard.decode.prompt import Act, Places, Prompt, Replay, Source, roomy
 from regard.decode.standing import Standing, tensors
 from regard.errors import ConfigError
 from regard.fast import narrow
@@ -138,6 +138,64 @@ def test_what_goes_ahead_finds_what_the_plain_search_finds(family: str, seed: in
             agree(search(ahead, start(), prompt, **asked), wanted, within)
     assert ahead.captures
     assert not ahead.broken
+
+
+@pytest.mark.parametrize("family", ["gpt", "transformer", "seq2seq bahdanau"])
+@pytest.mark.parametrize("before", [1, 20, 30, 50])
+def test_it_goes_on_from_what_a_state_has_read_before(family: str, before: int) -> None:
+    """There is room for all of that, too, and where a model has none the plain search says so."""
+    model = make(family, **({"context": 70} if family == "gpt" else {}))
+    start, prompt = beginning(model, random.Random(before), 2)
+    story = torch.randint(3, VOCAB, (2, before), device=DEVICE)
+    ahead = Captured(model, RECORD)
+    for search, how in ((greedy, {}), (beam, {"keep": 3})):
+        asked = {"eos": EOS, "limit": 12, **how}
+        with torch.inference_mode():
+            found, wanted = (
+                search(step, model.step(story, start())[1], prompt, **asked) for step in (ahead, model.step)
+            )
+        agree(found, wanted)
+    assert ahead.captures
+
+
+@each_family
+@pytest.mark.parametrize("search", [{}, {"keep": 3}], ids=["greedy", "beam"])
+def test_an_answer_without_numbers_leaves_nothing_to_the_next(family: str, search: dict[str, int]) -> None:
+    """What is hidden counts zero times, and zero times NaN is NaN."""
+    model, find = make(family), beam if search else greedy
+    ahead, asked = Captured(model, RECORD), {"eos": EOS, "limit": 9, **search}
+    start, prompt = beginning(model, random.Random(8), 2)
+    wanted = find(model.step, start(), prompt, **asked)
+    for _ in range(2):
+        agree(find(ahead, start(), prompt, **asked), wanted)
+        (desk,) = ahead.desks.values()
+        with torch.inference_mode():
+            for t in (*desk.standing.by_sentence(), *desk.standing.loose, desk.totals, desk.ranks):
+                t.fill_(float("nan") if t.is_floating_point() else 1)
+
+
+@pytest.mark.parametrize("kind", [Prompt, Source])
+def test_a_place_keeps_nothing_of_what_was_read_there(kind: type[Prompt] | type[Source]) -> None:
+    model = make("gpt" if kind is Prompt else "transformer")
+    with torch.inference_mode():
+        place = kind(model, torch.zeros(2, 16, dtype=torch.long, device=DEVICE))
+        for length in (16, 5):
+            tokens = torch.full((2, length), 7, device=DEVICE)
+            _ = place.read(tokens) if isinstance(place, Prompt) else place.read(tokens, None)
+    assert not place.tokens[:, 5:].any()
+
+
+def test_where_memory_did_not_suffice_once_it_is_tried_again() -> None:
+    model, room = make("gpt"), [False, True]
+
+    def record(act: Act, pool: Any) -> Replay:
+        if not room.pop(0):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return RECORD(act, pool)
+
+    places, tokens = Places(Prompt, record, 2), torch.ones(1, 5, dtype=torch.long, device=DEVICE)
+    with torch.inference_mode():
+        assert [places.find(model, tokens, None) is not None for _ in range(3)] == [False, False, True]
 
 
 @each_family
@@ -435,6 +493,8 @@ def test_a_captured_model_is_asked_as_any_other() -> None:
     assert model.step.captures
     assert isinstance(twin.step, Captured)
     assert twin.step.model is twin
+    alone = copy.deepcopy(model.step)
+    assert alone.model is not model
     with torch.inference_mode():
         torch.testing.assert_close(model.step(prompt, start())[0], twin.step(prompt, start())[0])
 
@@ -495,6 +555,28 @@ def test_threads_that_ask_at_once_have_the_answers_of_one_alone() -> None:
     alone = [answer(prompt) for prompt in given]
     with ThreadPoolExecutor(4) as threads:
         assert [*threads.map(answer, given * 5)] == alone * 5
+
+
+def test_while_one_thread_captures_another_meets_the_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its layers have stand-ins by then, which know of nothing but a step."""
+    model, prompt = make("gpt"), torch.randint(3, VOCAB, (2, 5), device=DEVICE)
+
+    def logits() -> Tensor:
+        with torch.no_grad():
+            return model.step(prompt, model.start(rows=2))[0]
+
+    def refuse(*_: Any, **__: Any) -> Tensor:
+        raise AssertionError("a stand-in was called")
+
+    wanted = logits()
+    monkeypatch.setattr(narrow, "suit", lambda *_: True)
+    monkeypatch.setattr(narrow.kernels, "normed", refuse)
+    with ThreadPoolExecutor(1) as another:
+        with narrow.narrowed(model, 1):
+            assert torch.equal(another.submit(logits).result(), wanted)
+            with pytest.raises(AssertionError, match="a stand-in"):
+                model.norm(torch.zeros(1, 16, dtype=torch.float64, device=DEVICE))  # type: ignore[operator]
+        assert torch.equal(logits(), wanted)
 
 
 def test_what_a_fused_optimizer_changed_is_noticed() -> None:

@@ -69,6 +69,13 @@ def test_a_product_with_all_that_is_around_it(
     close(kernels.product(x, weight, bias, norm=norm), F.linear(norm(x), weight, bias))
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_no_activation_makes_a_number_of_none(activation: str) -> None:
+    x = torch.eye(4, device=DEVICE)[:3]
+    weight = torch.full((5, 4), float("nan"), device=DEVICE)
+    assert kernels.product(x, weight, None, activation=activation).isnan().all()
+
+
 @each_kind
 @pytest.mark.parametrize("columns", [5, 96, 1090])
 @pytest.mark.parametrize("rows", [1, 3, kernels.MOST_VECTORS + 1])
