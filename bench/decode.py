@@ -58,8 +58,8 @@ CELLS = {
     "124m-32": Cell("gpt2", 32, static=True),
     "base-1-1": Cell("base", 1),
     "base-1-4": Cell("base", 1, beam=4),
-    "base-64-1": Cell("base", 64),
-    "base-64-4": Cell("base", 64, beam=4),
+    "base-64-1": Cell("base", 64, static=True),
+    "base-64-4": Cell("base", 64, beam=4, static=True),
 }
 
 
@@ -126,7 +126,7 @@ def main() -> None:
 def fill(names: Sequence[str], dry: bool) -> None:
     """What the peer compiles, in a process for each of several cells."""
     if len(names) == 1:
-        continuation(CELLS[names[0]], dry)
+        sides_of(CELLS[names[0]], dry)
         return
     command = [sys.executable, "-m", "bench.decode", "--fill", *(["--dry"] if dry else [])]
     for process in [subprocess.Popen([*command, name]) for name in names]:
@@ -136,7 +136,7 @@ def fill(names: Sequence[str], dry: bool) -> None:
 def compare(name: str, cell: Cell, dry: bool, profile: bool = False) -> Line | None:
     if dry:
         cell = replace(cell, rows=min(cell.rows, 3))
-    sides = (translation if cell.size == "base" else continuation)(cell, dry)
+    sides = sides_of(cell, dry)
     step = Captured(sides.model, repeated if dry else captured, kernels=narrow)
     mine = sides.ours(step)
     if not _goes_ahead(step, mine):
@@ -160,6 +160,10 @@ def compare(name: str, cell: Cell, dry: bool, profile: bool = False) -> Line | N
     torch.compiler.reset()
     torch.cuda.empty_cache()
     return line
+
+
+def sides_of(cell: Cell, dry: bool) -> Sides:
+    return (translation if cell.size == "base" else continuation)(cell, dry)
 
 
 def continuation(cell: Cell, dry: bool) -> Sides:
@@ -191,12 +195,9 @@ def continuation(cell: Cell, dry: bool) -> Sides:
 
         return run
 
-    peers = {"Hugging Face generate": hugging_face()}
-    if cell.static and _works(static := hugging_face(cache_implementation="static")):
-        peers["Hugging Face generate, static cache and compiled"] = static
     work = f"GPT-2 {cell.size.removeprefix('gpt2-').removeprefix('gpt2') or '124M'}, batch {cell.rows}"
     work += ", ours in int8" if cell.whole else ""
-    return Sides(work, "tokens/s", float(cell.rows * length), mine, regard, peers)
+    return Sides(work, "tokens/s", float(cell.rows * length), mine, regard, _peers(cell, hugging_face))
 
 
 def translation(cell: Cell, dry: bool) -> Sides:
@@ -209,10 +210,6 @@ def translation(cell: Cell, dry: bool) -> Sides:
     with torch.device(device):
         source = torch.randint(4, mine.config.vocab or 0, (cell.rows, length))
         prompt = torch.full((cell.rows, 1), BOS)
-    how = GenerationConfig(
-        num_beams=cell.beam, do_sample=False, min_new_tokens=length, max_new_tokens=length,
-        early_stopping=cell.beam > 1, pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=BOS, use_cache=True,
-    )  # fmt: skip
     search: Any = greedy if cell.beam == 1 else functools.partial(beam, keep=cell.beam)
 
     def regard(step: Any) -> Run:
@@ -224,13 +221,29 @@ def translation(cell: Cell, dry: bool) -> Sides:
 
         return run
 
-    def hugging_face() -> list[list[int]]:
-        with torch.inference_mode():
-            said = theirs.generate(source, attention_mask=torch.ones_like(source), generation_config=how)
-        return said[:, 1:].tolist()
+    def hugging_face(**settings: Any) -> Run:
+        how = GenerationConfig(
+            num_beams=cell.beam, do_sample=False, min_new_tokens=length, max_new_tokens=length,
+            early_stopping=cell.beam > 1, pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=BOS,
+            use_cache=True, **settings,
+        )  # fmt: skip
+
+        def run() -> list[list[int]]:
+            with torch.inference_mode():
+                said = theirs.generate(source, attention_mask=torch.ones_like(source), generation_config=how)
+            return said[:, 1:].tolist()
+
+        return run
 
     work = f"translation base, batch {cell.rows}, beam {cell.beam}"
-    return Sides(work, "sentences/s", float(cell.rows), mine, regard, {"Hugging Face generate": hugging_face})
+    return Sides(work, "sentences/s", float(cell.rows), mine, regard, _peers(cell, hugging_face))
+
+
+def _peers(cell: Cell, hugging_face: Callable[..., Run]) -> dict[str, Run]:
+    peers = {"Hugging Face generate": hugging_face()}
+    if cell.static and _works(static := hugging_face(cache_implementation="static")):
+        peers["Hugging Face generate, static cache and compiled"] = static
+    return peers
 
 
 def repeated(act: Act, pool: Any) -> Replay:

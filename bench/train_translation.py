@@ -2,6 +2,7 @@
 
     python -m bench.train_translation            # CPU, or the GPU where there is one
     python -m bench.train_translation one-shape  # on a GPU: the peer that is compiled soonest, and no other
+    python -m bench.train_translation large      # on a GPU: batches of four times as many tokens, ours in its hands
     python -m bench.train_translation --fill     # all engines side by side, to fill the compiler's cache beforehand
     python -m bench.train_translation --tiny     # anywhere: a small model, nothing is written, to see that it works
 
@@ -20,7 +21,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,6 +52,8 @@ TURNS = 3  # in which a peer's batches of several sizes are tried
 WARM = 4.0  # seconds, before engines in processes of their own race
 PATIENCE = 55.0  # seconds: default batches differ much, and few rounds of them say little
 OURS, FOR_ONE, ONE_SHAPE = "regard", "for one shape", "one-shape"
+BUCKETED, LARGE, TIMES = "bucketed batches", "large", 4
+PARTS = {ONE_SHAPE: FOR_ONE, LARGE: BUCKETED}  # words that are asked for, and who is raced then
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,10 @@ TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1)
 
 def main(asked: Sequence[str]) -> None:
     if asked[:1] != ["--alone"]:
-        refuse_others(asked, [ONE_SHAPE, "--fill", "--tiny"])
+        refuse_others(asked, [*PARTS, "--fill", "--tiny"])
     work = TINY if "--tiny" in asked else GPU if torch.cuda.is_available() else CPU
+    if LARGE in asked:
+        work = replace(work, tokens=TIMES * work.tokens)
     with TemporaryDirectory() as scratch:
         task = prepared(work, Path(scratch))
         if asked[:1] == ["--alone"]:
@@ -85,10 +90,11 @@ def main(asked: Sequence[str]) -> None:
         elif "--fill" in asked:
             command = [sys.executable, "-m", "bench.train_translation", "--alone"]
             made = racing(engines(task, work, Path(scratch), {}), asked)
-            names = [name for name in made if "bucketed" not in name]  # which are compiled as default ones are
+            once = [name for name in made if BUCKETED not in name]  # others are compiled as default ones are
+            names = [*made] if LARGE in asked else once
             for process in [subprocess.Popen([*command, name, *asked]) for name in names]:
                 process.wait()
-        elif work is GPU:
+        elif work.device == "cuda":
             agree(task, work)
             peaks, chosen = Peaks(), dict[str, int]()
             made = racing(engines(task, work, Path(scratch), chosen), asked)
@@ -144,22 +150,23 @@ def default_of(peer: str) -> str:
 
 
 def racing(made: Makers, asked: Sequence[str]) -> Makers:
-    return {name: make for name, make in made.items() if ONE_SHAPE not in asked or name == OURS or FOR_ONE in name}
+    parts = [PARTS[word] for word in asked if word in PARTS] or [""]
+    return {name: make for name, make in made.items() if name == OURS or any(part in name for part in parts)}
 
 
-def note(task: Rewrite, work: Work, chosen: dict[str, int]) -> str:
+def note(task: Rewrite, work: Work) -> str:
+    """Of all races in the table, whichever was the last."""
     sizes = ", ".join(map(str, work.rows))
-    held = " and ".join(f"{rows} for {peer}" for peer, rows in chosen.items())
-    held = f": {held}" if held else ""
     absent = "" if PLAIN in work.peers else f" {PLAIN} is not raced here: torch.compile takes minutes for it."
     how = "bf16 autocast, torch.compile on all sides, our steps recorded" if work.backend else "fp32, no compile"
     shape = "×".join(map(str, (work.rows[-1], *longest(task))))
     fixed = f" Batches of one shape: sentences, source and target tokens {shape}." if work.backend else ""
+    large = f" Large batches: {TIMES} times as many tokens." if work.backend else ""
     return (
         f"Transformer {work.size}, Multi30k en→de raw text, BPE of {task.tokenizers.target.size:,}, "
         f"{work.tokens:,} tokens a batch for us and for bucketed peers; default batches are of random order and "
-        f"hold as many sentences as suit a peer best ({sizes} were tried){held}; AdamW (fused), label "
-        f"smoothing of {SMOOTHING}, dropout 0.1, {how}.{fixed}{absent}"
+        f"hold as many sentences as suit a peer best ({sizes} were tried; in brackets); AdamW (fused), label "
+        f"smoothing of {SMOOTHING}, dropout 0.1, {how}.{fixed}{large}{absent}"
     )
 
 
@@ -192,10 +199,10 @@ def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> 
     found: Makers = {OURS: regard}
     for peer in work.peers:
         found[default_of(peer)] = partial(default, peer)
-        found[f"{peer}, bucketed batches"] = partial(bucketed, peer)
+        found[f"{peer}, {BUCKETED}"] = partial(bucketed, peer)
         if work.backend is not None:
             found[f"{peer} {FOR_ONE}"] = partial(of_one_shape, peer)
-        if work is GPU:
+        if work.device == "cuda":
             found[f"{peer} {FOR_ONE}, recorded"] = partial(of_one_shape, peer, "reduce-overhead")
     return found
 
@@ -209,17 +216,20 @@ def compare(
     peaks: Peaks | None = None,
 ) -> None:
     """A short race is written down at once, so that a longer one that is cut off loses nothing."""
-    told, names = note(task, work, chosen), (f"{work.size}, training", f"{work.size}, training, {ONE_SHAPE} alone")
-    for rounds in (2, work.rounds) if work is GPU else (work.rounds,):
+    told, names = note(task, GPU if work.device == "cuda" else work), {"": f"{work.size}, training"}
+    names |= {ONE_SHAPE: f"{names['']}, {ONE_SHAPE} alone", LARGE: f"{names['']}, {LARGE} batches"}
+    part = next((word for word in asked if word in PARTS), "")
+    for rounds in (2, work.rounds) if work.device == "cuda" else (work.rounds,):
         found = race_tokens(
-            names[ONE_SHAPE in asked], steps, work.steps,
-            rounds=rounds, warm=work.warm, least=work.least, patience=PATIENCE,
-        )  # fmt: skip
+            names[part], steps, work.steps, rounds=rounds, warm=work.warm, least=work.least, patience=PATIENCE
+        )
+        found.chosen = {default_of(peer): f"{rows} sentences" for peer, rows in chosen.items()}
         found.peaks = {} if peaks is None else peaks.bytes
-        if work is TINY:
+        if work.size == TINY.size:
             print(told, found, sep="\n")
         else:
-            report("train_translation", f"Training against {' and '.join(work.peers)}", told, [found], names)
+            title = f"Training against {' and '.join(work.peers)}"
+            report("train_translation", title, told, [found], [*names.values()])
 
 
 def _quickest(learn: Learn, feeds: dict[int, Feed], warm: int) -> int:

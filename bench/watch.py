@@ -19,6 +19,7 @@ from regard.core.watch import watch
 from regard.fast import prepare
 from regard.tasks.searching import search
 
+KINDS = {"cpu": [torch.float32], "cuda": [torch.float32, torch.bfloat16]}
 LENGTH = 30  # tokens of a source and of an answer
 
 
@@ -26,7 +27,7 @@ def main(asked: Sequence[str]) -> None:
     refuse_others(asked, [])
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(len_cores())
-    found = [forward(device)]
+    found = [forward(device, kind) for kind in KINDS[device]]
     note = "All heads and queries of what is watched; the ratio is the price (1.00× is free)."
     if device == "cpu":
         found += [answer(arithmetic) for arithmetic in ("fp32", "int8")]
@@ -38,9 +39,9 @@ def main(asked: Sequence[str]) -> None:
     report("watch", "What watching costs", note, found)
 
 
-def forward(device: str) -> Comparison:
+def forward(device: str, kind: torch.dtype) -> Comparison:
     rows, length = 16 if device == "cuda" else 1, 512
-    model = ours("base", 32_000).to(device).eval()
+    model = ours("base", 32_000).to(device, kind).eval()
     source = torch.randint(4, 32_000, (rows, length), device=device)
     real = torch.ones_like(source, dtype=torch.bool)
 
@@ -55,7 +56,8 @@ def forward(device: str) -> Comparison:
         "one encoder attention": partial(watched, model, "encoder.2.attention", alone),
         "all eighteen": partial(watched, model, "*", alone),
     }
-    return race(f"base forward, {rows} × {length} tokens", "tokens/s", engines, rounds=9, warm=3)
+    name = f"base forward, {rows} × {length} tokens" + (", bf16" if kind == torch.bfloat16 else "")
+    return race(name, "tokens/s", engines, rounds=9, warm=3)
 
 
 def answer(arithmetic: str) -> Comparison:
