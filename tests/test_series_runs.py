@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import regard
@@ -109,6 +110,15 @@ def test_a_run_measures_its_test_split_as_it_is_measured_later(name: str) -> Non
     assert {key: row["value"] for key, row in told.items()} == pytest.approx(dict(again), rel=1e-5)
     assert all(row["definition"] for row in told.values())
     assert not (trained(name) / "tokenizer.json").exists()
+
+
+@every
+def test_in_bf16_it_is_asked_and_measured_nearly_alike(name: str) -> None:
+    model = regard.load(trained(name), arithmetic="bf16")
+    assert {weight.dtype for weight in model.model.parameters()} == {torch.bfloat16}
+    assert json.dumps(model.ask([ASKED[name]])[0].json)
+    found, exact = (run.evaluate(trained(name), QUIET, arithmetic=kind)["loss"] for kind in ("bf16", "fp32"))
+    assert found == pytest.approx(exact, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["label", "images", "steps", "keys"])

@@ -135,6 +135,25 @@ def test_a_question_is_answered_alone_as_in_company(name: str) -> None:
 
 
 @every
+def test_in_bf16_everything_can_be_asked_and_measured(name: str) -> None:
+    """And comes out nearly the same."""
+    model, text = regard.load(trained(name), arithmetic="bf16"), ASKED[name]
+    assert {weight.dtype for weight in model.model.parameters()} == {torch.bfloat16}
+    (reply,) = model.ask([text])
+    assert json.dumps(reply.json)
+    if name != "recurrent":
+        for weights in model.look(text).maps.values():
+            np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-2)
+    if name in ("language", "masked"):
+        (reply,) = model.ask(["a dog"], embed=True)
+        assert np.linalg.norm(reply.json["vector"]) == pytest.approx(1, rel=1e-2)
+    found, exact = (run.evaluate(trained(name), QUIET, arithmetic=name_) for name_ in ("bf16", "fp32"))
+    assert found.keys() == exact.keys()
+    for key in exact.keys() & {"loss", "bits_per_character"}:
+        assert found[key] == pytest.approx(exact[key], rel=0.02)
+
+
+@every
 def test_what_was_looked_at_can_be_drawn(name: str) -> None:
     if name == "recurrent":
         with pytest.raises(ConfigError, match=r"^this model has no attention to watch; take one that has"):

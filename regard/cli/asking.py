@@ -43,8 +43,8 @@ class EvaluateOptions(DecodeConfig):
     """Print JSON alone."""
     device: str = "auto"
     """cpu, cuda, or whichever is there."""
-    arithmetic: Literal["fp32", "int8"] = "fp32"
-    """int8: products in whole numbers, by the accelerator; quicker on a CPU, and not quite the same."""
+    arithmetic: Literal["fp32", "bf16", "int8"] = "fp32"
+    """bf16: 16 bits, for a GPU. int8: products in whole numbers, for a CPU. Both are quicker and not quite the same."""
 
 
 def evaluate(argv: list[str]) -> None:
@@ -107,8 +107,8 @@ class PredictOptions(DecodeConfig):
     searched for, so that no setting of a search goes with it."""
     device: str = "auto"
     """cpu, cuda, or whichever is there."""
-    arithmetic: Literal["fp32", "int8"] = "fp32"
-    """int8: products in whole numbers, by the accelerator; quicker on a CPU, and not quite the same."""
+    arithmetic: Literal["fp32", "bf16", "int8"] = "fp32"
+    """bf16: 16 bits, for a GPU. int8: products in whole numbers, for a CPU. Both are quicker and not quite the same."""
 
 
 def predict(argv: list[str]) -> None:

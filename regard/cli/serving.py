@@ -41,8 +41,8 @@ class ServeOptions(Config):
     """Of torch. 0: one where all models are small, which is faster then, else as many as there are cores."""
     device: str = "auto"
     """cpu, cuda, or whichever is there."""
-    arithmetic: Literal["fp32", "int8"] = "fp32"
-    """int8: large products in whole numbers, by the accelerator; quicker on a CPU, and not quite the same."""
+    arithmetic: Literal["fp32", "bf16", "int8"] = "fp32"
+    """bf16: 16 bits, for a GPU. int8: products in whole numbers, for a CPU. Both are quicker and not quite the same."""
 
 
 def serve(argv: list[str]) -> int:

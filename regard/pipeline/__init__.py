@@ -25,7 +25,8 @@ __all__ = ["Pipeline", "Reply", "check_vocabulary", "load", "read_run", "vocabul
 def load(folder: str | Path, *, device: str = "auto", arithmetic: str = "fp32") -> Pipeline:
     """A trained run, a Hugging Face folder, or a model of their hub by its name, ready to be asked.
 
-    `arithmetic="int8"` multiplies in whole numbers on a CPU: quicker, and not quite the same.
+    `arithmetic="bf16"` converts the weights to 16 bits, for a GPU; `"int8"` multiplies in whole numbers, for a CPU:
+    quicker, and not quite the same.
     """
     folder = Path(folder)
     if not os.path.exists(folder / "recipe.toml"):  # which is False, too, of what cannot be a name

@@ -24,7 +24,7 @@ from regard.errors import DataError
 from regard.pipeline.base import Pipeline, Progress, Reply, Say
 from regard.prepare.series import source
 from regard.tasks.classify import Classified
-from regard.tasks.series import Answer, Frame, measure, predict
+from regard.tasks.series import Answer, Frame, measure, predict, suited
 from regard.view.capture import Trace, keep
 
 FEW = 4  # channels that are written out
@@ -86,9 +86,9 @@ class Predictor(Pipeline):
     def look(self, text: str, **how: Any) -> Trace:
         """What every attention looked at while the series was read, and in the end while it was answered."""
         self.refuse_decoding(how)
-        x = torch.from_numpy(self.read(text, 1))[None].to(next(self.model.parameters()).device)
+        x = torch.from_numpy(self.read(text, 1))[None]
         with watch(self.model) as seen, dissect(self.model) as parts:
-            self.model(None, None, x)
+            self.model(None, None, suited(self.model, x))
         maps = {name: calls[0][0].float().cpu().numpy() for name, calls in seen.items() if calls}
         steps = [" ".join(f"{number:.3g}" for number in step) for step in x[0].tolist()]
         answer, *_ = self.ask([text])[0].text.split("\t")

@@ -76,6 +76,12 @@ class Series(Steady):
         return measure(model, self.held[split], tokens=self.tokens) if split in self.held else {}
 
 
+def suited(model: nn.Module, x: Tensor) -> Tensor:
+    """Numbers where the model is, and as precise as its own."""
+    like = next(model.parameters())
+    return x.to(like.device, like.dtype)
+
+
 def say(model: nn.Module, hidden: Tensor) -> Tensor:
     """Outputs of each step, (…, K)."""
     outputs: Tensor = model.labels(hidden)  # type: ignore[operator]
@@ -84,14 +90,15 @@ def say(model: nn.Module, hidden: Tensor) -> Tensor:
 
 def lost(model: nn.Module, batch: Batch, kind: Kind) -> tuple[Tensor, Tensor]:
     """What each output costs, (B,) or (B, T) with zeros where it does not count; and the outputs."""
-    outputs = say(model, _concluded(model, batch) if kind.end else model(None, None, batch.x)[0])
+    outputs = say(model, _concluded(model, batch) if kind.end else model(None, None, suited(model, batch.x))[0])
     costs = kind.lost(outputs, batch.wanted)
     return costs if kind.end else costs.where(batch.scored, 0.0), outputs
 
 
 def _concluded(model: nn.Module, batch: Batch) -> Tensor:
     """What a system has in mind at the last step, (B, dim); a TCN need not compute most of the others."""
-    found: Tensor = model.conclude(batch.x, None if batch.even else batch.real.sum(1) - 1)  # type: ignore[operator]
+    last = None if batch.even else batch.real.sum(1) - 1
+    found: Tensor = model.conclude(suited(model, batch.x), last)  # type: ignore[operator]
     return found
 
 
@@ -204,14 +211,13 @@ def predict(
     model: nn.Module, kind: str, names: Sequence[str], examples: Sequence[np.ndarray], *, tokens: int = 4096
 ) -> list[Answer]:
     """What is said of each series (steps, channels), in the order in which they came."""
-    device = next(model.parameters()).device
     lengths = np.array([len(example) for example in examples], np.int64)
     found: dict[int, Answer] = {}
     for places in in_order(lengths, tokens=tokens):
         x = torch.zeros(len(places), int(lengths[places].max()), examples[0].shape[1])
         for row, place in enumerate(places.tolist()):
             x[row, : lengths[place]] = torch.from_numpy(examples[place])
-        outputs = say(model, model(None, None, x.to(device))[0]).cpu()
+        outputs = say(model, model(None, None, suited(model, x))[0]).cpu()
         for row, place in zip(outputs, places.tolist(), strict=True):
             found[place] = KINDS[kind].answer(row[: lengths[place]], names)
     return [found[place] for place in range(len(examples))]

@@ -20,6 +20,7 @@ from regard.interop.engine import on_cpu
 from regard.models import bert, gpt, seq2seq
 from regard.pipeline import load
 from regard.pipeline.rewrite import load_rewriter
+from regard.view import contract
 from tests.tiny import trained
 
 pytestmark = pytest.mark.usefixtures("accelerator")
@@ -56,6 +57,20 @@ def test_in_int8_a_run_answers_nearly_as_it_did() -> None:
     assert len(alike) >= 18
     assert max(abs(a.logprob - b.logprob) for a, b in alike) < 1.0
     assert any(a.logprob != b.logprob for a, b in alike)
+
+
+@pytest.mark.parametrize("how", [{"beam": 1}, {"beam": 3}, {"sample": True, "top_p": 0.9}])
+def test_in_bf16_a_run_answers_and_shows_nearly_what_it_did(how: dict[str, Any]) -> None:
+    run, texts_ = load_rewriter(trained(), arithmetic="bf16"), texts(4)
+    assert {weight.dtype for weight in run.model.parameters()} == {torch.bfloat16}
+    exact = load_rewriter(trained()).answer(texts_, **how)
+    for one, other in zip(run.answer(texts_, **how), exact, strict=True):
+        if one.texts == other.texts:
+            assert one.hypotheses[0].logprob == pytest.approx(other.hypotheses[0].logprob, abs=0.5, rel=0.1)
+    trace = run.look(texts_[0])
+    assert all(abs(weights.sum(-1) - 1).max() < 1e-2 for weights in trace.maps.values())
+    name = next(iter(trace.parts))
+    assert contract.arithmetic(trace, name, 0, 0)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
