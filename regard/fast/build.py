@@ -179,7 +179,9 @@ def _left() -> Path | None:
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "regard"
+    """A relative one would be another in each folder that one stands in; it does not count, as XDG says."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path("~/.cache").expanduser()) / "regard"
 
 
 def _own_temporary() -> Path:

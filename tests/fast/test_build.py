@@ -39,6 +39,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "regard"
 
 
+def test_a_cache_that_would_be_another_in_each_folder_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert build._cache() == tmp_path / "home" / ".cache" / "regard"
+
+
 def use(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = folder / "compiler"
     compiler.write_text(script)
