@@ -82,8 +82,11 @@ def race(
 
 def refuse_others(asked: Sequence[str], known: Sequence[str]) -> None:
     """A word that is not known ends it in one sentence, before anything is raced or written."""
+    if "--help" in asked:
+        print((sys.modules["__main__"].__doc__ or "").strip())
+        sys.exit()
     if unknown := [word for word in asked if word not in known]:
-        instead = f"write {', '.join(known)}, or nothing" if known else "write nothing"
+        instead = f"write {', '.join(known)}, or no word" if known else "no words are wanted"
         sys.exit(f"{', '.join(unknown)}: not known; {instead}")
 
 

@@ -49,7 +49,6 @@ Makers = dict[str, Callable[[], Step]]
 
 HUGGING_FACE, PLAIN = "Hugging Face", "torch.nn.Transformer"
 TURNS = 3  # in which a peer's batches of several sizes are tried
-WARM = 4.0  # seconds, before engines in processes of their own race
 PATIENCE = 55.0  # seconds: default batches differ much, and few rounds of them say little
 OURS, FOR_ONE, ONE_SHAPE = "regard", "for one shape", "one-shape"
 BUCKETED, LARGE, TIMES = "bucketed batches", "large", 4
@@ -68,11 +67,13 @@ class Work:
     warm: int  # rounds
     peers: tuple[str, ...] = (HUGGING_FACE, PLAIN)
     least: int = 0  # tokens of a round
+    trial: float = 1.0  # seconds that batches of a size are tried in a turn
+    ready: float = 4.0  # seconds of steps, before engines in processes of their own race
 
 
 GPU = Work("cuda", "inductor", "base", 16_384, (256, 1024, 2048), 12, 8, 1, (HUGGING_FACE,))  # note() says why no other
 CPU = Work("cpu", None, "small", 4096, (16, 32, 64), 1, 9, 1, least=3000)
-TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1)
+TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1, trial=0.01, ready=0.01)
 
 
 def main(asked: Sequence[str]) -> None:
@@ -139,7 +140,7 @@ def alone(_: int, work: Work, folder: Path, name: str) -> Callable[..., int]:
     def run(asked: str = "") -> int:
         learn = step()
         if asked == "size":
-            rate(learn, WARM)
+            rate(learn, work.ready)
         return next(iter(chosen.values()), 0) if asked == "size" else learn()
 
     return run
@@ -185,7 +186,7 @@ def engines(task: Rewrite, work: Work, folder: Path, chosen: dict[str, int]) -> 
     def default(peer: str) -> Step:
         learn = learner(peer)
         feeds = {rows: drawn(default_batches(task, rows), task, rows) for rows in work.rows}
-        chosen[peer] = _quickest(learn, feeds, work.steps)
+        chosen[peer] = _quickest(learn, feeds, work.steps, work.trial)
         return partial(learn, feeds[chosen[peer]])
 
     def bucketed(peer: str) -> Step:
@@ -232,7 +233,7 @@ def compare(
             report("train_translation", title, told, [found], [*names.values()])
 
 
-def _quickest(learn: Learn, feeds: dict[int, Feed], warm: int) -> int:
+def _quickest(learn: Learn, feeds: dict[int, Feed], warm: int, least: float) -> int:
     """The size whose batches give most tokens a second, by the median of some turns: machines have slow moments. One
     model learns from all, so that it is compiled once."""
     if len(feeds) == 1:
@@ -240,7 +241,7 @@ def _quickest(learn: Learn, feeds: dict[int, Feed], warm: int) -> int:
     found: dict[int, list[float]] = {rows: [] for rows in feeds}
     for turn in range(TURNS):
         for rows, feed in feeds.items():
-            found[rows].append(rate(partial(learn, feed), 1.0, warm=0 if turn else warm))
+            found[rows].append(rate(partial(learn, feed), least, warm=0 if turn else warm))
     return max(found, key=lambda rows: statistics.median(found[rows]))
 
 

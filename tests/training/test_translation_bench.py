@@ -22,8 +22,8 @@ def test_the_size_with_most_tokens_a_second_is_taken_whatever_compiling_took(mon
 
     monkeypatch.setattr(step, "clock", lambda: now)
     feeds = {4: repeat((4, 1.0)), 8: chain([(12, 60.0)], repeat((12, 1.0))), 16: repeat((16, 2.0))}
-    assert train_translation._quickest(learn, feeds, warm=1) == 8
+    assert train_translation._quickest(learn, feeds, warm=1, least=1.0) == 8
 
 
 def test_one_size_alone_is_not_tried() -> None:
-    assert train_translation._quickest(pytest.fail, {4: iter(())}, warm=1) == 4
+    assert train_translation._quickest(pytest.fail, {4: iter(())}, warm=1, least=1.0) == 4
