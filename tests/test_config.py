@@ -69,6 +69,10 @@ def recipe(**settings: Any) -> Recipe:
         ({"task": {"smoothing": 1}}, "task.smoothing: must be less than 1, but it is 1"),
         ({"decode": {"beam": 2000}}, "decode.beam: must be less than or equal to 1024, but it is 2000"),
         (
+            {"decode": {"longest": 10**20}},
+            f"decode.longest: must be less than or equal to 1000000, but it is {10**20}",
+        ),
+        (
             {"train": {"steps": "many"}},
             'train.steps: must be a valid integer, unable to parse string as an integer, but it is "many"',
         ),

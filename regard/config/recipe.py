@@ -147,9 +147,9 @@ class DecodeConfig(Config):
     """The same seed draws the same answer to the same input."""
     block_ngram: int = Field(0, ge=0, le=64)
     """No n-gram of this many tokens is said twice; 0: allowed."""
-    shortest: int = Field(0, ge=0)
+    shortest: int = Field(0, ge=0, le=1_000_000)
     """Fewest tokens of an answer, its end mark not counted."""
-    longest: int = Field(0, ge=0)
+    longest: int = Field(0, ge=0, le=1_000_000)
     """Most tokens of an answer; 0: source length × ratio + extra."""
     ratio: float = Field(1.0, ge=0, le=100)
     """Tokens of an answer to a token of its source, at most."""

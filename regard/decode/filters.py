@@ -41,10 +41,12 @@ def at_least(length: int, eos: int) -> Filter:
 @same
 def never(*tokens: int) -> Filter:
     """Tokens that are no words: padding, the beginning."""
+    _wanted(min(tokens, default=0) >= 0, f"never{tokens}", "words are numbered from 0 on")
     on: dict[torch.device, Tensor] = {}  # their numbers, brought to a device once
 
     def apply(logits: Tensor, story: Tensor) -> Tensor:
         if logits.device not in on:
+            _wanted(max(tokens, default=0) < logits.shape[1], f"never{tokens}", f"there are {logits.shape[1]} words")
             on[logits.device] = torch.tensor(tokens, dtype=torch.long, device=logits.device)
         return logits.index_fill(1, on[logits.device], NEVER)
 

@@ -25,6 +25,7 @@ from regard.models.gpt import GPT
 from regard.models.transformer import Transformer
 
 SHARE = 8  # sentences that are worth a thread
+STEPS, ROOM = 2**14, 2**22  # words of an answer, and of all hypotheses together, for which there is room at once
 
 
 class _Ask(Structure):
@@ -68,17 +69,17 @@ class Writer:
         """
         if prompt.numel() == 0:
             return None
-        limits = _ints(torch.full((len(prompt),), limit) if isinstance(limit, int) else limit)
-        lengths = None if source is None else _lengths(source, real)
-        longest = int(limits.max())
+        limits = torch.full((len(prompt),), limit) if isinstance(limit, int) else limit
+        least, longest = (int(some) for some in limits.aminmax())
         steps = prompt.shape[1] + longest - 1
-        begun, parts = _begun(prefixes), parts_of(self.model)
-        if not self._can(parts, source, lengths, prompt, steps) or not self._allows(
-            begun, len(prompt), prefixes is not None
-        ):
+        if least < 1 or steps > STEPS or keep * len(prompt) * steps > ROOM:
             return None
-        if int(limits.min()) < 1 or (read := self.latest(parts)) is None:
+        lengths, parts = None if source is None else _lengths(source, real), parts_of(self.model)
+        if not self._can(parts, source, lengths, prompt, steps) or not self._knows(banned, prefixes, len(prompt)):
             return None
+        if (read := self.latest(parts)) is None:
+            return None
+        limits, begun = _ints(limits), _begun(prefixes)
         sources = None if source is None else _ints(source if real is None else source[real])
         costs = [1.0 if penalty is None or n == 0 else penalty(n) for n in range(longest + 2)]
         given = (
@@ -92,9 +93,9 @@ class Writer:
         model, tables = self._placed(read, steps, 0 if lengths is None else int(lengths.max()))
         found = _Found(len(prompt), keep, longest + 1)
         threads = max(1, min(torch.get_num_threads(), len(prompt) // SHARE))
-        enough = library().regard_search(byref(model), byref(ask), byref(found.answers), threads)
+        done = library().regard_search(byref(model), byref(ask), byref(found.answers), threads)
         del given, tables, read  # the native side pointed at them until here
-        return found.hypotheses() if enough else None
+        return found.hypotheses() if done else None
 
     def _can(
         self,
@@ -118,11 +119,12 @@ class Writer:
             return False
         return _within(prompt, model.words)
 
-    def _allows(self, begun: Tensor, rows: int, wanted: bool) -> bool:
-        """What answers begin with are words, and some for each row."""
-        if not wanted or begun.numel() == 0:
-            return True
-        return len(begun) == rows and bool((begun < self.model.words.num_embeddings).all())
+    def _knows(self, banned: Sequence[int], prefixes: Sequence[Sequence[int]] | None, rows: int) -> bool:
+        """What may not be said are words, and so is what answers begin with, of which each row has its own."""
+        begun = [word for prefix in prefixes or [] for word in prefix]
+        if begun and len(prefixes or []) != rows:
+            return False
+        return all(0 <= word < self.model.words.num_embeddings for word in (*banned, *begun))
 
     def _placed(self, read: _Whole, steps: int, longest: int) -> tuple[Model, list[Tensor]]:
         """The model with positions as far as they are needed, for this search alone: waves have no end."""

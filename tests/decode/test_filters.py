@@ -23,6 +23,7 @@ from regard.decode.filters import (
     top_k,
     top_p,
 )
+from regard.errors import ConfigError
 
 EOS = 0
 NO_STORY = torch.empty(1, 0, dtype=torch.long)
@@ -103,6 +104,13 @@ def test_no_end_before_its_time() -> None:
 
 def test_never_is_never() -> None:
     assert left(never(0, 2), [3.0, 2.0, 1.0]) == {1}
+
+
+def test_what_is_no_word_cannot_be_forbidden() -> None:
+    with pytest.raises(ConfigError, match=r"^never\(2, -1\) came, but words are numbered from 0 on$"):
+        never(2, -1)
+    with pytest.raises(ConfigError, match=r"^never\(1, 3\) came, but there are 3 words$"):
+        never(1, 3)(torch.zeros(1, 3), NO_STORY)
 
 
 @given(lines, st.floats(0.1, 10))

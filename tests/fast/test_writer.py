@@ -20,6 +20,7 @@ from regard.core.watch import silence, watch
 from regard.decode import Hypothesis, beam, greedy
 from regard.decode.filters import at_least, never
 from regard.decode.search import average, none, wu
+from regard.fast import writer
 from regard.fast.build import Unbuilt
 from regard.fast.writer import Writer
 from regard.models import gpt, seq2seq, transformer
@@ -356,6 +357,10 @@ def test_questions_that_it_cannot_answer_are_left_to_the_plain_search(model: tra
     assert says_something(model, prefixes=[[4], [11]])
     assert not says_something(model, prefixes=[[4], [12]])
     assert not says_something(model, prefixes=[[4], [400_000_000]])
+    assert not says_something(model, prefixes=[[4], [5, -1, 6]])
+    assert says_something(model, banned=(11,))
+    assert not says_something(model, banned=(12,))
+    assert not says_something(model, banned=(-1,))
     assert not says_something(model, prefixes=[[4]])
     assert not says_something(model, SOURCE[:0], prompt=PROMPT[:0])
     assert not says_something(model, prompt=PROMPT[:, :0])
@@ -377,12 +382,40 @@ def test_in_bytes_what_is_too_wide_for_a_sum_is_left_to_the_plain_search() -> No
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("keep", [1, 3])
 @pytest.mark.parametrize("part", ["words", "blocks.0.feed_forward.wide", "blocks.0.attention.value"])
-def test_a_weight_that_is_no_number_is_not_hidden(part: str, keep: int, whole: bool) -> None:
+def test_a_weight_that_is_no_number_is_left_to_the_plain_search(part: str, keep: int, whole: bool) -> None:
     model = restless(gpt.GPT(gpt.Config(vocab=20, dim=16, heads=2, layers=1, context=32)))
     with torch.no_grad():
         model.get_submodule(part).weight[3, 5] = float("nan")
-    for best in quick(model, None, None, PROMPT, limit=6, keep=keep, whole=whole):
-        assert not any(math.isfinite(one.score) for one in best)
+    assert quick(model, None, None, PROMPT, limit=6, keep=keep, whole=whole) is None
+
+
+@pytest.mark.parametrize("how", [{}, {"keep": 3, "penalty": none(0)}], ids=["greedy", "beam"])
+@pytest.mark.parametrize(("begin", "end"), [(0, 512), (0, 600), (512, 1024), (1024, 1100), (3, 1100)])
+def test_words_that_are_impossible_change_no_other(begin: int, end: int, how: dict[str, Any]) -> None:
+    """Also where the first logits that are looked at are all of them -inf."""
+    config = transformer.Config(vocab=1100, dim=16, heads=2, layers=1, hidden=32, head_bias=True, tied="none")
+    model = restless(transformer.Transformer(config))
+    with torch.no_grad():
+        model.head.bias[begin:end] = -math.inf  # type: ignore[index]
+    given = SOURCE, None, PROMPT
+    same(quick(model, *given, limit=6, **how), plain(model, *given, limit=6, **how))
+
+
+def test_where_no_word_may_be_said_the_plain_search_knows_what_then() -> None:
+    config = transformer.Config(vocab=12, dim=16, heads=2, layers=1, hidden=32)
+    model = restless(transformer.Transformer(config))
+    for keep in (1, 3):
+        assert quick(model, SOURCE, None, PROMPT, limit=6, keep=keep, banned=tuple(range(11))) is not None
+        assert quick(model, SOURCE, None, PROMPT, limit=6, keep=keep, banned=tuple(range(12))) is None
+
+
+def test_room_for_more_than_anybody_says_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gpt.GPT(gpt.Config(vocab=12, dim=8, heads=2, layers=1, context=64)).eval()
+    for room, done in ((2 * 3 * 8, True), (2 * 3 * 8 - 1, False)):
+        monkeypatch.setattr(writer, "ROOM", room)
+        assert (quick(model, None, None, PROMPT, limit=8, keep=3) is not None) is done
+    monkeypatch.setattr(writer, "STEPS", 8)
+    assert quick(model, None, None, PROMPT, limit=9) is None
 
 
 def test_other_systems_are_left_to_the_plain_search() -> None:

@@ -360,8 +360,9 @@ void see(Best& best, float* logits, int first, int count, const int* banned, int
         best.sum *= expf(best.top - top);
         best.top = top;
     }
+    const float less = best.top > -INFINITY ? best.top : 0.0f;  // where nothing was possible so far, the sum is zero
     Wide sums{};
-    for (int i = 0; i < full; i += LANES) sums += exp_of(load_wide(logits + i) - best.top);
+    for (int i = 0; i < full; i += LANES) sums += exp_of(load_wide(logits + i) - less);
     best.sum += sum_of(sums);
     if (best.wanted >= first && best.wanted < first + count) best.wanted_logit = logits[best.wanted - first];
     for (int i = 0; i < bans; ++i)

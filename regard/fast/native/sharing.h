@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -33,24 +34,25 @@ inline Buffer buffer(size_t count) { return held<float>(count); }
 typedef void (*Team)(void (*work)(void*), void* given, unsigned threads, unsigned flags);
 extern Team team;
 
-// work(from, to) on equal shares of [0, count), each in a thread of its own. False: there was not memory enough.
+// work(from, to) on equal shares of [0, count), each in a thread of its own. False: some of it could not be done, as
+// where there was not memory enough.
 template <typename Work>
 bool shared_out(int count, int threads, Work work) {
-    std::atomic<bool> enough{true};
+    std::atomic<bool> done{true};
     std::atomic<int> next{0};
     auto shares = [&] {  // however many threads there are
         for (int i; (i = next++) < threads;) {
             try {
                 work(count * (long)i / threads, count * (i + 1L) / threads);
-            } catch (const std::bad_alloc&) {
-                enough = false;
+            } catch (const std::exception&) {
+                done = false;
             }
         }
     };
     std::vector<std::thread> others;
     if (team && threads > 1) {
         team([](void* given) { (*(decltype(shares)*)given)(); }, &shares, threads, 0);
-        return enough;
+        return done;
     }
     try {
         while ((int)others.size() + 1 < threads) others.emplace_back(shares);
@@ -58,5 +60,5 @@ bool shared_out(int count, int threads, Work work) {
     }
     shares();
     for (std::thread& other : others) other.join();
-    return enough;
+    return done;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <stdexcept>
 
 #include "reading.h"
 
@@ -299,6 +300,8 @@ private:
         const int own = line.alive.size();
         for (int i = 0; i < own; ++i) {
             const Best& best = bests[first + i];
+            if (!(best.sum > 0) || (best.found == 0 && best.wanted < 0))
+                throw std::domain_error("no word is possible, or a logit is no number: the plain search knows what then");
             const float log_sum = std::log(best.sum);
             if (best.wanted >= 0) {
                 candidates.push_back({line.alive[i].total + (best.wanted_logit - best.top) - log_sum, i, best.wanted});
@@ -412,10 +415,10 @@ extern "C" {
 int regard_search(const Model* model, const Ask* ask, const Answers* answers, int threads) {
     return shared_out(1, 1, [=](int, int) {
         std::vector<std::vector<int>> rows(ask->sentences);  // at each step, of the share that a sentence is the first of
-        const bool enough = shared_out(ask->sentences, threads, [&](int from, int to) {
+        const bool done = shared_out(ask->sentences, threads, [&](int from, int to) {
             if (from < to) rows[from] = Search(*model, *ask, from, to).run(*answers);
         });
-        if (!enough) throw std::bad_alloc();
+        if (!done) throw std::runtime_error("some of the sentences have no answer");
         count_all_rows(*ask, *answers, rows);
     });
 }
