@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import platform
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache, partial
 from operator import is_
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -24,8 +25,7 @@ ALIGNED = 64  # rows of a matrix on a GPU are a multiple of this
 ROWS = 32  # the layout is chosen for about so many vectors at a time; measured to suit one as well as hundreds
 NEAR = 2**23  # numbers in a model: so many stay in a CPU's cache from one word to the next
 TURNED = 2**27  # numbers in a model: of so many, matrices are kept once more where that is faster for one vector
-FEW = 4  # vectors that AVX-512 multiplies a matrix from further away by at least, where it reads it faster so:
-GAIN = 1.2  # by more than that, as on AMD's processors (nearly twice as fast), and not on Intel's
+FEW = 4  # vectors that a matrix from further away is multiplied by at least: AVX-512 then reads it faster than by one
 
 M = TypeVar("M", bound=nn.Module)
 Multiply = Callable[[Tensor], Tensor]  # x -> Wx + b
@@ -49,10 +49,10 @@ def onednn(weight: Tensor, bias: Tensor | None, model: int = TURNED + 1) -> Mult
 
 
 def _of_one(weight: Tensor, bias: Tensor | None, several: Multiply, model: int) -> Multiply:
-    """How one vector is multiplied: whichever was fastest. MKL likes rows that are long, so a matrix with more rows
-    than columns is kept turned, too."""
+    """How one vector is multiplied: whichever was fastest. oneDNN was, where MKL uses halves of registers; MKL likes
+    rows that are long, so a matrix with more rows than columns is kept turned, too."""
     tall, plain = len(weight) > weight.shape[1], partial(F.linear, weight=weight, bias=bias)
-    if torch.backends.cpu.get_cpu_capability() == "AVX512" and _few_are_faster():
+    if torch.backends.cpu.get_cpu_capability() == "AVX512" and not _of_intel():
         if model > NEAR:
             return partial(_as_few, several)
         return several if weight.numel() >= ALONE else plain
@@ -67,24 +67,12 @@ def _as_few(several: Multiply, x: Tensor) -> Tensor:
 
 
 @cache
-def _few_are_faster() -> bool:
-    """Whether oneDNN with FEW vectors in place of one outdoes MKL at matrices from memory: it does where MKL uses half
-    of each register, as on processors other than Intel's. Tried once, in a tenth of a second."""
-    of_ones = partial(torch.ones, dtype=torch.float32, device="cpu")  # whatever is made by default
-    matrices, x = [of_ones(1024, 1024) for _ in range(16)], of_ones(1, 1024)
-    plain = [partial(F.linear, weight=matrix) for matrix in matrices]
-    ordered = [torch.ops.mkldnn._reorder_linear_weight(matrix, ROWS) for matrix in matrices]
-    few = [partial(_as_few, partial(_onednn, weight=matrix, bias=None)) for matrix in ordered]
-    turns = [(_seconds(plain, x), _seconds(few, x)) for _ in range(5)]
-    of_plain, of_few = map(min, zip(*turns, strict=True))
-    return of_plain > GAIN * of_few
-
-
-def _seconds(ways: Sequence[Multiply], x: Tensor) -> float:
-    before = time.perf_counter()
-    for multiply in ways:
-        multiply(x)
-    return time.perf_counter() - before
+def _of_intel() -> bool:
+    """On its own maker's processors alone MKL uses whole AVX-512 registers, and halves of them on others."""
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:  # no Linux
+        return "Intel" in platform.processor()
 
 
 def aligned(weight: Tensor, bias: Tensor | None) -> Multiply | None:

@@ -23,10 +23,10 @@ def small_matrices_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 WHERE = {
-    "near": ("AVX512", {"_few_are_faster": lambda: True}),
-    "near and large": ("AVX512", {"_few_are_faster": lambda: True, "ALONE": 1}),
-    "far": ("AVX512", {"_few_are_faster": lambda: True, "NEAR": 1}),
-    "turned where few are no faster": ("AVX512", {"_few_are_faster": lambda: False}),
+    "near": ("AVX512", {"_of_intel": lambda: False}),
+    "near and large": ("AVX512", {"_of_intel": lambda: False, "ALONE": 1}),
+    "far": ("AVX512", {"_of_intel": lambda: False, "NEAR": 1}),
+    "of Intel": ("AVX512", {"_of_intel": lambda: True}),
     "turned": ("AVX2", {}),
     "too many to be turned": ("AVX2", {"TURNED": 1}),
 }
@@ -58,28 +58,17 @@ def test_packed_it_is_torchs_linear(
         )
 
 
-@pytest.mark.parametrize(("of_plain", "faster"), [(2.0, True), (1.1, False), (0.9, False)])
-def test_one_vector_is_made_few_where_a_trial_says_so(
-    of_plain: float, faster: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever is disturbed in one turn or another is not thought slow."""
-    turns = iter(range(10))
+def test_whose_processor_it_is_stands_in_a_file_or_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ["vendor_id\t: GenuineIntel\n", "vendor_id\t: AuthenticAMD\n", OSError()]
 
-    def seconds(ways: list[linear.Multiply], _: torch.Tensor) -> float:
-        disturbed = 0.0 if next(turns) in (2, 5) else 9.0
-        return disturbed + (of_plain if ways[0].func is nn.functional.linear else 1.0)
+    def read(*_: object) -> str:
+        if isinstance(found := told.pop(0), OSError):
+            raise found
+        return found
 
-    monkeypatch.setattr(linear, "_seconds", seconds)
-    assert linear._few_are_faster.__wrapped__() is faster
-
-
-def test_the_trial_is_of_floats_on_the_cpu_whatever_is_made_by_default() -> None:
-    torch.set_default_dtype(torch.float64)
-    try:
-        with torch.device("meta"):
-            assert linear._few_are_faster.__wrapped__() in (True, False)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    monkeypatch.setattr(linear.Path, "read_text", read)
+    monkeypatch.setattr(linear.platform, "processor", lambda: "Intel64 Family 6 Model 85, GenuineIntel")
+    assert [linear._of_intel.__wrapped__() for _ in range(3)] == [True, False, True]
 
 
 def test_a_heads_logits_are_packed_too() -> None:
