@@ -70,28 +70,26 @@ class Writer:
         if prompt.numel() == 0:
             return None
         limits = torch.full((len(prompt),), limit) if isinstance(limit, int) else limit
-        least, longest = (int(some) for some in limits.aminmax())
-        steps = prompt.shape[1] + longest - 1
-        if least < 1 or steps > STEPS or keep * len(prompt) * steps > ROOM:
-            return None
+        steps = prompt.shape[1] + int(limits.max()) - 1  # tokens that are read, at most
         lengths, parts = None if source is None else _lengths(source, real), parts_of(self.model)
-        if not self._can(parts, source, lengths, prompt, steps) or not self._knows(banned, prefixes, len(prompt)):
+        read = None
+        if self._can(parts, source, lengths, prompt, steps) and self._knows(banned, prefixes, len(prompt)):
+            read = self.latest(parts) if _suit(limits, steps, keep) else None
+        if read is None:
             return None
-        if (read := self.latest(parts)) is None:
-            return None
-        limits, begun = _ints(limits), _begun(prefixes)
+        longest, begun = int(limits.max()) + 1, _begun(prefixes)
         sources = None if source is None else _ints(source if real is None else source[real])
-        costs = [1.0 if penalty is None or n == 0 else penalty(n) for n in range(longest + 2)]
+        costs = [1.0 if penalty is None or n == 0 else penalty(n) for n in range(longest + 1)]
         given = (
-            torch.tensor(banned, dtype=torch.int32), sources, lengths, _ints(prompt), begun, limits,
+            torch.tensor(banned, dtype=torch.int32), sources, lengths, _ints(prompt), begun, _ints(limits),
             torch.tensor(costs, dtype=torch.float64),
         )  # fmt: skip
         ask = _Ask(
-            len(prompt), keep, expand or keep, eos, shortest, len(banned), prompt.shape[1], begun.shape[1], longest + 1,
+            len(prompt), keep, expand or keep, eos, shortest, len(banned), prompt.shape[1], begun.shape[1], longest,
             *(None if t is None else t.data_ptr() for t in given),
         )  # fmt: skip
         model, tables = self._placed(read, steps, 0 if lengths is None else int(lengths.max()))
-        found = _Found(len(prompt), keep, longest + 1)
+        found = _Found(len(prompt), keep, longest)
         threads = max(1, min(torch.get_num_threads(), len(prompt) // SHARE))
         done = library().regard_search(byref(model), byref(ask), byref(found.answers), threads)
         del given, tables, read  # the native side pointed at them until here
@@ -186,6 +184,11 @@ class _Found:
         length, finished = int(self.lengths[at]), bool(self.finished[at])
         tokens, rows = self.tokens[at][:length].tolist(), self.rows[at][: length + finished].tolist()
         return Hypothesis(tuple(tokens), float(self.scores[at]), float(self.logprobs[at]), finished, tuple(rows))
+
+
+def _suit(limits: Tensor, steps: int, keep: int) -> bool:
+    """Everybody may say something, and nobody so much that room for it is asked for by mistake."""
+    return int(limits.min()) >= 1 and steps <= STEPS and keep * len(limits) * steps <= ROOM
 
 
 def _lengths(source: Tensor, real: Tensor | None) -> Tensor | None:
