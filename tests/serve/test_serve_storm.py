@@ -135,7 +135,7 @@ def test_two_hundred_hang_up() -> None:
         async def hang_up() -> None:
             await asyncio.sleep(dice.random() * 5)
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            body = {"input": dice.choice(TEXTS), "shortest": 100, "longest": 100, "beam": dice.choice([1, 4])}
+            body = {"input": dice.choice(TEXTS), "shortest": 400, "longest": 400, "beam": dice.choice([1, 4])}
             writer.write(request(body))
             await asyncio.sleep(dice.random() * 0.3)
             await closed(writer)
