@@ -213,8 +213,8 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
         ("regard_matrix", c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int, c_char_p]),
         ("regard_forget", None, [c_void_p]),
         ("regard_product", c_int, [c_void_p, c_void_p, c_int, c_void_p]),
-        ("regard_read", c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),
-        ("regard_search", c_int, [c_void_p, c_void_p, c_void_p, c_int]),
+        ("regard_read", c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]),
+        ("regard_search", c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int]),
         (
             "regard_multiply",
             c_int,

@@ -33,13 +33,10 @@ class Reader:
         if not self._can(parts, x) or (lengths := _lengths(x, mask)) is None or (read := self.latest(parts)) is None:
             return None
         y = x.clone(memory_format=torch.contiguous_format)
-        tokens = x.shape[0] * x.shape[1]
-        threads = max(1, min(torch.get_num_threads(), tokens // SHARE))
-        return (
-            y
-            if library().regard_read(byref(read.blocks), y.data_ptr(), lengths.data_ptr(), len(lengths), threads)
-            else None
-        )
+        tokens, threads = x.shape[0] * x.shape[1], torch.get_num_threads()
+        shares = max(1, min(threads, tokens // SHARE, len(lengths)))
+        given = byref(read.blocks), y.data_ptr(), lengths.data_ptr(), len(lengths), shares, threads
+        return y if library().regard_read(*given) else None
 
     def _can(self, parts: Sequence[nn.Module], x: Tensor) -> bool:
         asked = type(self.encoder) is Encoder and not torch.is_grad_enabled() and x.numel() > 0

@@ -90,8 +90,9 @@ class Writer:
         )  # fmt: skip
         model, tables = self._placed(read, steps, 0 if lengths is None else int(lengths.max()))
         found = _Found(len(prompt), keep, longest)
-        threads = max(1, min(torch.get_num_threads(), len(prompt) // SHARE))
-        done = library().regard_search(byref(model), byref(ask), byref(found.answers), threads)
+        threads = torch.get_num_threads()
+        shares = max(1, min(threads, len(prompt) // SHARE))
+        done = library().regard_search(byref(model), byref(ask), byref(found.answers), shares, threads)
         del given, tables, read  # the native side pointed at them until here
         return found.hypotheses() if done else None
 

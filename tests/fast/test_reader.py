@@ -67,6 +67,21 @@ def test_a_row_is_read_the_same_whoever_is_beside_it_and_in_however_many_threads
         torch.set_num_threads(1)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("lengths", [[300], [5, 170], [40]])
+def test_several_threads_read_one_text_together(lengths: list[int], whole: bool) -> None:
+    model = made(dim=96, hidden=384)
+    model.encoder.reader = Reader(model.encoder, whole=whole)
+    tokens, real = batch(lengths)
+    alone = read(model, tokens, real)
+    for threads in (2, 5):
+        torch.set_num_threads(threads)
+        try:
+            assert torch.equal(read(model, tokens, real), alone)
+        finally:
+            torch.set_num_threads(1)
+
+
 def test_in_int8_it_is_off_by_little() -> None:
     tokens, real = batch([20, 10, 5])
     model = made(dim=96, hidden=200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import weakref
@@ -24,7 +25,7 @@ from regard.models.gpt import Config as GPTConfig
 from regard.models.transformer import Config, Transformer
 
 AT_ONCE = 4
-FORKED = """
+ASKED = """
 import os
 import torch
 from regard.fast import Writer
@@ -35,13 +36,21 @@ writer = Writer(Transformer(Config(vocab=300, dim=128, heads=4, layers=2, hidden
 source, prompt = torch.randint(4, 300, (32, 12)), torch.ones(32, 1, dtype=torch.long)
 
 def ask():
-    return [best[0].tokens for best in writer(source, None, prompt, eos=2, limit=8, shortest=8)]
+    # of many sentences each thread has some, and few are written together
+    asked = [(source[:rows], None, prompt[:rows]) for rows in (32, 3)]
+    return [best[0].tokens for given in asked for best in writer(*given, eos=2, limit=8, shortest=8)]
 
 right = ask()
+"""
+FORKED = """
 child = os.fork()
 if child == 0:
     os._exit(ask() != right)
 assert os.waitpid(child, 0)[1] == 0
+"""
+ALONE = """
+torch.set_num_threads(1)
+assert ask() == right
 """
 Ask = Callable[[], Any]
 pytestmark = pytest.mark.usefixtures("accelerator")
@@ -78,8 +87,18 @@ MADE: dict[str, Callable[[], tuple[Any, Ask]]] = {
 }
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", MADE)
-def test_a_model_that_nobody_has_asked_before_is_asked_by_all_at_once(kind: str) -> None:
+def test_a_model_that_nobody_has_asked_before_is_asked_by_all_at_once(kind: str, threads: int) -> None:
+    """Also where each of them has a crew, and there are fewer cores than threads."""
+    torch.set_num_threads(threads)
+    try:
+        ask_at_once(kind)
+    finally:
+        torch.set_num_threads(1)
+
+
+def ask_at_once(kind: str) -> None:
     torch.manual_seed(0)
     who, ask = MADE[kind]()
     right, ready = ask(), Barrier(AT_ONCE)
@@ -140,4 +159,9 @@ def test_what_was_read_stays_until_the_native_side_is_done(kind: str, monkeypatc
 @pytest.mark.skipif(sys.platform != "linux", reason="where processes are forked")
 def test_a_forked_child_asks_on() -> None:
     """It has none of the threads that its parent had."""
-    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", ASKED + FORKED], check=True, timeout=60)
+
+
+def test_where_no_other_threads_are_to_be_had_one_does_the_work_of_all() -> None:
+    limit = os.environ | {"OMP_THREAD_LIMIT": "1"}
+    subprocess.run([sys.executable, "-c", ASKED + ALONE], check=True, timeout=60, env=limit)

@@ -117,6 +117,32 @@ def test_shared_out_among_threads_it_is_the_plain_search_with_its_rows(
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("threads", [2, 3, 7])
+@pytest.mark.parametrize("sourced", [True, False])
+def test_several_threads_at_few_sentences_say_what_one_thread_says(sourced: bool, threads: int, whole: bool) -> None:
+    """Large enough that each product is shared out, among more threads than there are cores, too."""
+    torch.manual_seed(threads)
+    shared = {"vocab": 1_100, "dim": 144, "heads": 6, "layers": 2, "hidden": 576, "context": 64}
+    model = (transformer.Transformer(transformer.Config(**shared)) if sourced else gpt.GPT(gpt.Config(**shared))).eval()
+    prompt = torch.randint(4, 1_100, (3, 1 if sourced else 40))
+    source = torch.randint(4, 1_100, (3, 40)) if sourced else None
+    for rows, how in (
+        (1, {}),
+        (3, {"keep": 4, "penalty": wu(0.6), "banned": (5, 600, 1_099), "shortest": 3}),
+    ):
+        given = None if source is None else source[:rows], None, prompt[:rows]
+        alone = quick(model, *given, limit=12, whole=whole, **how)
+        try:
+            torch.set_num_threads(threads)
+            together = quick(model, *given, limit=12, whole=whole, **how)
+        finally:
+            torch.set_num_threads(1)
+        assert together == alone
+        if not whole:
+            same(alone, plain(model, *given, limit=12, **how))
+
+
 # ---- the laws
 
 

@@ -311,8 +311,8 @@ void some_queries(int first, const float* q, const float* columns, const float* 
 }
 
 void look_within(const float* q, const float* keys, const float* values, int count, long stride, int heads,
-                 int head_dim, bool causal, float* scratch, float* context) {
-    const long room = (count + 15) / 16 * 16, width = (long)heads * head_dim;
+                 int head_dim, bool causal, float* scratch, float* context, long width) {
+    const long room = (count + 15) / 16 * 16;
     float *columns = scratch, *scores = scratch + room * head_dim;
     for (int h = 0; h < heads; ++h, q += head_dim, keys += head_dim, values += head_dim, context += head_dim) {
         turn(keys, stride, count, head_dim, room, columns);

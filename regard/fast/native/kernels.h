@@ -61,9 +61,9 @@ struct Kernels {
     // One query of all heads looks at `count` keys, which lie `stride` apart at places[i], and reads the values.
     void (*look)(const float* q, const float* keys, const float* values, const int* places, int count, long stride,
                  int heads, int head_dim, float* scratch, float* context);
-    // All words of a sentence look at all, or at those before them.
+    // All words of a sentence look at all, or at those before them; what they read lies `width` apart.
     void (*look_within)(const float* q, const float* keys, const float* values, int count, long stride, int heads,
-                        int head_dim, bool causal, float* scratch, float* context);
+                        int head_dim, bool causal, float* scratch, float* context, long width);
     void (*see)(Best&, float* logits, int first, int count, const int* banned, int bans);
     const Learning* learning;
 };

@@ -34,13 +34,26 @@ inline Buffer buffer(size_t count) { return held<float>(count); }
 typedef void (*Team)(void (*work)(void*), void* given, unsigned threads, unsigned flags);
 extern Team team;
 
+// work() in as many threads, or in fewer where no more are to be had.
+template <typename Work>
+void together(int threads, Work work) {
+    if (team && threads > 1) return team([](void* given) { (*(Work*)given)(); }, &work, threads, 0);
+    std::vector<std::thread> others;
+    try {
+        while ((int)others.size() + 1 < threads) others.emplace_back(work);
+    } catch (const std::system_error&) {
+    }
+    work();
+    for (std::thread& other : others) other.join();
+}
+
 // work(from, to) on equal shares of [0, count), each in a thread of its own. False: some of it could not be done, as
 // where there was not memory enough.
 template <typename Work>
 bool shared_out(int count, int threads, Work work) {
     std::atomic<bool> done{true};
     std::atomic<int> next{0};
-    auto shares = [&] {  // however many threads there are
+    together(threads, [&] {
         for (int i; (i = next++) < threads;) {
             try {
                 work(count * (long)i / threads, count * (i + 1L) / threads);
@@ -48,17 +61,6 @@ bool shared_out(int count, int threads, Work work) {
                 done = false;
             }
         }
-    };
-    std::vector<std::thread> others;
-    if (team && threads > 1) {
-        team([](void* given) { (*(decltype(shares)*)given)(); }, &shares, threads, 0);
-        return done;
-    }
-    try {
-        while ((int)others.size() + 1 < threads) others.emplace_back(shares);
-    } catch (const std::system_error&) {  // no more threads are to be had
-    }
-    shares();
-    for (std::thread& other : others) other.join();
+    });
     return done;
 }

@@ -11,7 +11,8 @@
 namespace {
 
 constexpr double NEVER = -std::numeric_limits<double>::infinity();
-constexpr int WORDS = 512;  // logits that exist at a time, of each row
+constexpr int WORDS = 512;       // logits that are seen at a time
+constexpr int LOGITS = 1 << 14;  // that exist at a time where a crew makes them, of a few rows
 
 struct Model {
     Stack encoder, decoder;  // an encoder without blocks: nothing is read before writing begins
@@ -44,7 +45,7 @@ struct Memory {
     std::vector<int> lengths;
     int longest = 0;
 
-    Memory(const Model& model, const Ask& ask, int from, int to) {
+    Memory(const Model& model, const Ask& ask, Crew& crew, int from, int to) {
         if (from == to) return;
         const Kernels& by = *model.head->by;
         long tokens = 0, skipped = 0;
@@ -57,7 +58,7 @@ struct Memory {
         }
         const int dim = model.encoder.dim, room = std::max(longest, TOKENS);
         for (int i = 0; i < model.decoder.count; ++i) keys.push_back(buffer(tokens * 2 * dim));
-        Desk desk(by, model.encoder, room, longest);
+        Desk desk(by, model.encoder, crew, room, longest);
         const Buffer x = buffer((size_t)room * dim);
         for (int s = 0; s < (int)lengths.size();) {
             const int begin = s;
@@ -118,6 +119,7 @@ bool better(const Candidate& a, const Candidate& b) { return a.sum > b.sum; }
 class Search {
     const Model& model;
     const Ask& ask;
+    Crew& crew;
     const Kernels& by;
     const Stack& stack;
     const int from, sentences, steps;
@@ -134,18 +136,21 @@ class Search {
     int width = 1, length = 0;               // rows of a line, and tokens that were read
 
 public:
-    Search(const Model& model, const Ask& ask, int from, int to)
-        : model(model), ask(ask), by(*model.head->by), stack(model.decoder), from(from), sentences(to - from),
-          steps(ask.prompt_length + *std::max_element(ask.limits + from, ask.limits + to)) {}
+    Search(const Model& model, const Ask& ask, Crew& crew, int from, int to)
+        : model(model), ask(ask), crew(crew), by(*model.head->by), stack(model.decoder), from(from),
+          sentences(to - from), steps(ask.prompt_length + *std::max_element(ask.limits + from, ask.limits + to)) {}
+
+    // Of each row.
+    int logits_at_once(int rows) const { return crew.size() == 1 ? WORDS : std::max(WORDS, LOGITS / rows / WORDS * WORDS); }
 
     // How many rows there were at each step.
     std::vector<int> run(const Answers& answers) {
         const long most = (long)sentences * ask.keep;
-        const Memory memory(model, ask, from, model.encoder.count ? from + sentences : from);
+        const Memory memory(model, ask, crew, from, model.encoder.count ? from + sentences : from);
         const int longest = std::max(steps, memory.longest), room = std::max<long>(most, prompted());
         Past past(stack, steps, most);
-        Desk desk(by, stack, room, longest);
-        const Buffer x = buffer((size_t)room * stack.dim), logits = buffer(most * WORDS);
+        Desk desk(by, stack, crew, room, longest);
+        const Buffer x = buffer((size_t)room * stack.dim), logits = buffer(std::max<long>(most * WORDS, LOGITS));
         open(most, longest);
         read_prompts(desk, past, x.get());
         while (!live.empty()) {
@@ -206,7 +211,7 @@ private:
 
     // One token more of every row that is alive, through the decoder.
     void step(Desk& desk, const Memory& memory, Past& past, float* x) {
-        const int rows = live.size() * width, dim = stack.dim, heads = stack.heads, head_dim = dim / heads;
+        const int rows = live.size() * width, dim = stack.dim, head_dim = dim / stack.heads;
         for (int row = 0; row < rows; ++row) {
             places[(long)row * steps + length] = length * past.rows + row;
             desk.embed(model.target, &tokens[row], 1, length, x + (long)row * dim);
@@ -216,24 +221,25 @@ private:
             desk.residual(block.around_attention, x, rows, [&](const float* h, float* y) {
                 desk.product(*block.inward, h, rows, desk.inner.get());
                 const float *q = desk.inner.get(), *keys = past.keys[i].get();
-                for (int row = 0; row < rows; ++row, q += 3 * dim) {
-                    const int* own = &places[(long)row * steps];
-                    keep(past, i, own[length], q + dim);
-                    by.look(q, keys, keys + dim, own, length + 1, 2L * dim, heads, head_dim, desk.scratch.get(),
-                            desk.context.get() + (long)row * dim);
-                }
+                for (int row = 0; row < rows; ++row)
+                    keep(past, i, places[(long)row * steps + length], q + (3 * row + 1L) * dim);
+                desk.each_head(rows, 2L * rows * (length + 1) * dim, [&](int row, int head, int some, float* scratch) {
+                    const int at = head * head_dim;
+                    by.look(q + 3L * row * dim + at, keys + at, keys + dim + at, &places[(long)row * steps], length + 1,
+                            2L * dim, some, head_dim, scratch, desk.context.get() + (long)row * dim + at);
+                });
                 desk.product(*block.output, desk.context.get(), rows, y);
             });
             if (block.query) {
                 desk.residual(block.around_cross, x, rows, [&](const float* h, float* y) {
                     desk.product(*block.query, h, rows, desk.inner.get());
-                    for (int row = 0; row < rows; ++row) {
+                    desk.each_head(rows, 2L * rows * memory.longest * dim, [&](int row, int head, int some, float* scratch) {
                         const int sentence = lines[live[row / width]].sentence;
-                        const float* keys = memory.keys[i].get() + memory.first[sentence] * 2 * dim;
-                        by.look(desk.inner.get() + (long)row * dim, keys, keys + dim, every.data(),
-                                memory.lengths[sentence], 2L * dim, heads, head_dim, desk.scratch.get(),
-                                desk.context.get() + (long)row * dim);
-                    }
+                        const long at = head * head_dim, own = (long)row * dim + at;
+                        const float* keys = memory.keys[i].get() + memory.first[sentence] * 2 * dim + at;
+                        by.look(desk.inner.get() + own, keys, keys + dim, every.data(), memory.lengths[sentence],
+                                2L * dim, some, head_dim, scratch, desk.context.get() + own);
+                    });
                     desk.product(*block.cross_output, desk.context.get(), rows, y);
                 });
             }
@@ -256,12 +262,17 @@ private:
         }
         const bool too_early = lines[live[0]].said < ask.shortest;
         if (too_early) banned.push_back(ask.end);
-        for (int panel = 0; panel < head.panels; panel += WORDS / by.panel) {
-            const int to = std::min(head.panels, panel + WORDS / by.panel), first = panel * by.panel;
-            by.product(head, v, panel, to, logits, WORDS);
+        const int some = logits_at_once(rows);
+        for (int panel = 0; panel < head.panels; panel += some / by.panel) {
+            const int to = std::min(head.panels, panel + some / by.panel), first = panel * by.panel;
+            desk.product(head, v, panel, to, logits, some);
             const int count = std::min(head.tall, to * by.panel) - first;
-            for (int row = 0; row < rows; ++row)
-                by.see(bests[row], logits + (long)row * WORDS, first, count, banned.data(), banned.size());
+            desk.each_row(rows, count, [&](int row, int some_rows) {
+                for (const int end = row + some_rows; row < end; ++row)
+                    for (int at = 0; at < count; at += WORDS)
+                        by.see(bests[row], logits + (long)row * some + at, first + at, std::min(WORDS, count - at),
+                               banned.data(), banned.size());
+            });
         }
         if (too_early) banned.pop_back();
     }
@@ -411,12 +422,12 @@ void count_all_rows(const Ask& ask, const Answers& answers, const std::vector<st
 
 extern "C" {
 
-// The best answers to each sentence, some sentences in each thread.
-int regard_search(const Model* model, const Ask* ask, const Answers* answers, int threads) {
+// The best answers to each sentence: some sentences in each share, and the threads divided among the shares.
+int regard_search(const Model* model, const Ask* ask, const Answers* answers, int shares, int threads) {
     return shared_out(1, 1, [=](int, int) {
         std::vector<std::vector<int>> rows(ask->sentences);  // at each step, of the share that a sentence is the first of
-        const bool done = shared_out(ask->sentences, threads, [&](int from, int to) {
-            if (from < to) rows[from] = Search(*model, *ask, from, to).run(*answers);
+        const bool done = crewed_out(ask->sentences, shares, threads, [&](int from, int to, Crew& crew) {
+            if (from < to) rows[from] = Search(*model, *ask, crew, from, to).run(*answers);
         });
         if (!done) throw std::runtime_error("some of the sentences have no answer");
         count_all_rows(*ask, *answers, rows);

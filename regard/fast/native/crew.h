@@ -1,0 +1,126 @@
+// Several threads at one thing: a vector and a matrix are too little work for threads that have to be woken.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "sharing.h"
+
+#ifdef X86
+#include <immintrin.h>
+#endif
+
+// Waits by spinning: for what comes within a microsecond at once, for what takes longer so that others may run.
+class Patience {
+    static constexpr int MOST = 4000;
+    int spins = 0;
+
+public:
+    void wait() {
+        if (++spins > MOST) return std::this_thread::yield();
+#ifdef X86
+        _mm_pause();
+#endif
+    }
+};
+
+// One thread leads, and shares out piece after piece; each of the others waits for its share of the next one. A share
+// is the same part of a matrix each time, so that it stays near the same processor. Where another thread is not there
+// in time, since the machine has other things to do, the leader does its share, too.
+class Crew {
+    typedef uint64_t Round;  // counted, with the number of shares in its lowest bits
+    typedef void (*Job)(const void* work, int from, int to, int member);
+    static constexpr Round MOST = 64, OVER = ~Round(0);
+
+    struct alignas(LINE) Member {
+        std::atomic<Round> taken{0}, done{0};
+    };
+
+    alignas(LINE) std::atomic<Round> asked{0};
+    Round last = 0;
+    Job job = nullptr;
+    const void* work = nullptr;
+    int count = 0;
+    std::vector<Member> members;
+
+public:
+    explicit Crew(int threads) : members(std::min<Round>(threads, MOST - 1)) {}
+
+    int size() const { return members.size(); }
+
+    // work(from, to, member) on equal shares of [0, count), if that is worth it: `cost` is counted in multiplications.
+    template <typename Work>
+    void each(int count, long cost, const Work& work) {
+        const int shares = std::min<long>({size(), count, 1 + cost / WORTH});
+        if (shares <= 1) return work(0, count, 0);
+        this->count = count;
+        this->work = &work;
+        job = [](const void* work, int from, int to, int member) { (*(const Work*)work)(from, to, member); };
+        last += MOST;
+        const Round round = last + shares;
+        asked.store(round, std::memory_order_release);
+        run(0, shares);
+        for (int i = 1; i < shares; ++i)
+            if (take(i, round)) {
+                run(i, shares);
+                members[i].done.store(round, std::memory_order_relaxed);
+            }
+        for (int i = 1; i < shares; ++i)
+            for (Patience patience; members[i].done.load(std::memory_order_acquire) != round;) patience.wait();
+    }
+
+    // The others may go.
+    void dismiss() { asked.store(OVER, std::memory_order_release); }
+
+    // What they do until then.
+    void help(int member) {
+        if (member >= size()) return;
+        for (Round round = 0;;) {
+            Round now;
+            for (Patience patience; (now = asked.load(std::memory_order_acquire)) == round;) patience.wait();
+            if (now == OVER) return;
+            round = now;
+            const int shares = round % MOST;
+            if (member < shares && take(member, round)) {
+                run(member, shares);
+                members[member].done.store(round, std::memory_order_release);
+            }
+        }
+    }
+
+private:
+    static constexpr long WORTH = 1 << 16;  // multiplications that outweigh the waiting
+
+    void run(int member, int shares) {
+        job(work, count * (long)member / shares, count * (member + 1L) / shares, member);
+    }
+
+    // Whoever is first has it. A round is not over before all of its shares are, so that who comes late takes nothing.
+    bool take(int member, Round round) {
+        Round before = members[member].taken.load(std::memory_order_relaxed);
+        return before < round &&
+               members[member].taken.compare_exchange_strong(before, round, std::memory_order_acq_rel);
+    }
+};
+
+// As shared_out, with a crew for each share: work(from, to, crew).
+template <typename Work>
+bool crewed_out(int count, int shares, int threads, Work work) {
+    std::atomic<bool> done{true};
+    std::atomic<int> next{0};
+    std::vector<std::unique_ptr<Crew>> crews;
+    for (int i = 0; i < shares; ++i) crews.emplace_back(new Crew(threads / shares));
+    together(std::max(shares, threads), [&] {
+        int i = next++;
+        for (; i < shares; i = next++) {
+            try {
+                work(count * (long)i / shares, count * (i + 1L) / shares, *crews[i]);
+            } catch (const std::exception&) {
+                done = false;
+            }
+            crews[i]->dismiss();
+        }
+        crews[i % shares]->help(i / shares);
+    });
+    return done;
+}
