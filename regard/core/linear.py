@@ -20,11 +20,13 @@ from regard.core.changes import mark, notice_optimizers
 
 LARGE = 2**17  # numbers in a matrix: a smaller one is multiplied before a packed product has begun
 ALONE = 2**19  # the same for one vector, where the matrix is near
+WHOLE = 3 * 2**20  # multiplications from which oneDNN is faster than MKL that uses whole registers
 WORTH = 2**22  # multiplications of a product in training that are worth a call of our own
 ALIGNED = 64  # rows of a matrix on a GPU are a multiple of this
 ROWS = 32  # the layout is chosen for about so many vectors at a time; measured to suit one as well as hundreds
 NEAR = 2**23  # numbers in a model: so many stay in a CPU's cache from one word to the next
 TURNED = 2**27  # numbers in a model: of so many, matrices are kept once more where that is faster for one vector
+LONG = 2**22  # numbers in a matrix that is kept turned even where MKL uses whole registers
 FEW = 4  # vectors that a matrix from further away is multiplied by at least: AVX-512 then reads it faster than by one
 
 M = TypeVar("M", bound=nn.Module)
@@ -44,26 +46,40 @@ def onednn(weight: Tensor, bias: Tensor | None, model: int = TURNED + 1) -> Mult
     def several(x: Tensor) -> Tensor:
         return _onednn(x, matrix, bias)
 
-    one = _of_one(weight, bias, several, model)
-    return lambda x: (one if x.numel() == x.shape[-1] else several)(x)
+    plain = partial(F.linear, weight=weight, bias=bias)
+    one = _of_one(weight, bias, plain, several, model)
+    least = WHOLE if _whole_registers() else 0
+
+    def multiply(x: Tensor) -> Tensor:
+        if x.numel() == x.shape[-1]:
+            return one(x)
+        return several(x) if x.numel() * len(weight) >= least else plain(x)
+
+    return multiply
 
 
-def _of_one(weight: Tensor, bias: Tensor | None, several: Multiply, model: int) -> Multiply:
+def _of_one(weight: Tensor, bias: Tensor | None, plain: Multiply, several: Multiply, model: int) -> Multiply:
     """How one vector is multiplied: whichever was fastest. oneDNN was, where MKL uses halves of registers; MKL likes
-    rows that are long, so a matrix with more rows than columns is kept turned, too."""
-    tall, plain = len(weight) > weight.shape[1], partial(F.linear, weight=weight, bias=bias)
-    if torch.backends.cpu.get_cpu_capability() == "AVX512" and not _of_intel():
+    rows that are long, so a matrix with more rows than columns is kept turned, too: any, where there is no AVX-512,
+    and else the largest."""
+    tall, whole = len(weight) > weight.shape[1], _whole_registers()
+    if torch.backends.cpu.get_cpu_capability() == "AVX512" and not whole:
         if model > NEAR:
             return partial(_as_few, several)
         return several if weight.numel() >= ALONE else plain
-    if not tall or model > TURNED:
-        return several if tall else plain
+    if not tall or model > TURNED or (whole and weight.numel() < LONG):
+        return several if tall and not whole else plain
     turned, shift = weight.t().contiguous(), weight.new_zeros(()) if bias is None else bias
     return lambda x: torch.addmm(shift, x.reshape(1, -1), turned).view(*x.shape[:-1], -1)
 
 
 def _as_few(several: Multiply, x: Tensor) -> Tensor:
     return several(x.reshape(1, -1).expand(FEW, -1).contiguous())[0].view(*x.shape[:-1], -1)
+
+
+def _whole_registers() -> bool:
+    """MKL uses all of an AVX-512 register."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512" and _of_intel()
 
 
 @cache

@@ -27,6 +27,8 @@ WHERE = {
     "near and large": ("AVX512", {"_of_intel": lambda: False, "ALONE": 1}),
     "far": ("AVX512", {"_of_intel": lambda: False, "NEAR": 1}),
     "of Intel": ("AVX512", {"_of_intel": lambda: True}),
+    "of Intel, several": ("AVX512", {"_of_intel": lambda: True, "WHOLE": 1}),
+    "of Intel, turned": ("AVX512", {"_of_intel": lambda: True, "LONG": 1}),
     "turned": ("AVX2", {}),
     "too many to be turned": ("AVX2", {"TURNED": 1}),
 }
