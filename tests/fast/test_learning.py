@@ -29,7 +29,7 @@ from regard.models.tcn import TCN, Config
 from regard.models.transformer import Transformer
 from regard.training.compiled import compile_in_place
 
-PROCESSORS = ["plain C++", "AVX2", "AVX-512 VNNI"]
+PROCESSORS = ["plain C++", "AVX2", "AVX-512 VNNI"]  # those of AMX are the last's
 pytestmark = pytest.mark.usefixtures("accelerator")
 
 

@@ -1,6 +1,14 @@
 #include "kernels.h"
 #include "vectors.h"
 
+// Those with tiles are the ones for VNNI, but for products of bytes. A compiler of which more is wanted may know VNNI
+// in other files, too.
+#define vnni_has_tiles 1
+#if defined(TILES) && OWN(has_tiles)
+#define WITH_TILES
+#include "tiles.h"
+#endif
+
 namespace {
 
 // ---- products
@@ -86,6 +94,19 @@ inline void put(float* to, int room, Wide left, Wide right) {
     memcpy(to, both, room * sizeof(float));
 }
 
+// What sums of whole numbers are worth, of the outputs from `at` on.
+struct Worth {
+    Wide scale;
+    WideInts all_bytes;
+
+    Worth(const Matrix& m, int at) : scale(load_wide(m.scales + at)), all_bytes(load_ints(m.sums + at)) {}
+
+    Wide of(WideInts sums, const Vectors& v, int row) const {
+        const Wide exact = __builtin_convertvector(sums - all_bytes * v.zeros[row], Wide);
+        return exact * (scale * v.scales[row]);
+    }
+};
+
 template <int R>
 void some_rows(const Matrix& m, const Vectors& v, int row, int panel, float* y, long stride) {
     Wide found[R][2];
@@ -94,13 +115,8 @@ void some_rows(const Matrix& m, const Vectors& v, int row, int panel, float* y, 
         WideInts sums[R][2];
         rows_of_bytes<R>(m.bytes + (long)panel * m.deep * COLUMNS, m.deep, v.bytes + (long)row * m.deep, sums);
         for (int half = 0; half < 2; ++half) {
-            const Wide scale = load_wide(m.scales + at + LANES * half);
-            WideInts all_bytes;
-            memcpy(&all_bytes, m.sums + at + LANES * half, sizeof all_bytes);
-            for (int r = 0; r < R; ++r) {
-                const Wide exact = __builtin_convertvector(sums[r][half] - all_bytes * v.zeros[row + r], Wide);
-                found[r][half] = exact * (scale * v.scales[row + r]);
-            }
+            const Worth worth(m, at + LANES * half);
+            for (int r = 0; r < R; ++r) found[r][half] = worth.of(sums[r][half], v, row + r);
         }
     } else {
         rows_of_floats<R>(m.floats + (long)panel * m.wide * COLUMNS, m.wide, v.floats + row * v.stride, v.stride, found);
@@ -127,6 +143,42 @@ void product_of(const Matrix& m, const Vectors& v, int from, int to, float* y, l
 void product(const Matrix& m, const Vectors& v, int from, int to, float* y, long stride) {
     return m.bytes ? product_of<BYTE_ROWS>(m, v, from, to, y, stride) : product_of<FLOAT_ROWS>(m, v, from, to, y, stride);
 }
+
+#ifdef WITH_TILES
+// Of fewer vectors a tile would be mostly empty, and they wait for the matrix in any case.
+constexpr int TILED = 4;
+
+// The sums of one tile of vectors, the first of which is `row`, become outputs.
+void tile_of_rows(const Matrix& m, const Vectors& v, int row, int some, int at, const Sums (&sums)[2], float* y, long stride) {
+    const Worth left(m, at), right(m, at + LANES);
+    const Wide left_bias = load_wide(m.bias + at), right_bias = load_wide(m.bias + at + LANES);
+    for (int r = 0; r < some; ++r)
+        put(y + (row + r) * stride, m.tall - at, left.of(load_ints(sums[0] + r * TILE), v, row + r) + left_bias,
+            right.of(load_ints(sums[1] + r * TILE), v, row + r) + right_bias);
+}
+
+// Where the vectors are no multiple of a tile, the last one reaches back, and some outputs are made again.
+void product_in_tiles(const Matrix& m, const Vectors& v, int from, int to, float* y, long stride) {
+    if (!m.bytes || v.count < TILED) return product(m, v, from, to, y, stride);
+    const int some = v.count < TILE ? v.count : TILE, last = v.count - some;
+    const Tiles tiles(some);
+    alignas(64) Sums sums[2][2];
+    for (int panel = from; panel < to; ++panel, y += COLUMNS) {
+        const int8_t* bytes = m.bytes + (long)panel * m.deep * COLUMNS;
+        for (int row = 0; row < v.count; row += 2 * some) {
+            const int first = row < last ? row : last, second = row + some < last ? row + some : last;
+            const uint8_t *one = v.bytes + (long)first * m.deep, *other = v.bytes + (long)second * m.deep;
+            if (first == second) {
+                tile_sums<0>(bytes, m.deep, one, other, sums);
+            } else {
+                tile_sums<1>(bytes, m.deep, one, other, sums);
+                tile_of_rows(m, v, second, some, panel * COLUMNS, sums[1], y, stride);
+            }
+            tile_of_rows(m, v, first, some, panel * COLUMNS, sums[0], y, stride);
+        }
+    }
+}
+#endif
 
 inline void store_bytes(uint8_t* to, WideInts v) {
 #if defined(__AVX512F__)
@@ -379,5 +431,9 @@ void see(Best& best, float* logits, int first, int count, const int* banned, int
 
 }  // namespace
 
-const Kernels OWN(kernels) = {OWN(name), COLUMNS, MOST, quantise, product, norm, activate, add, embed, look, look_within, see,
-                              &OWN(learning)};
+const Kernels OWN(kernels) = {OWN(name), COLUMNS, MOST, STEP, quantise, product, norm, activate, add, embed,
+                              look, look_within, see, &OWN(learning)};
+#ifdef WITH_TILES
+const Kernels amx_kernels = {amx_name, COLUMNS, MOST, TILE_DEEP, quantise, product_in_tiles, norm, activate, add, embed,
+                             look, look_within, see, &OWN(learning)};
+#endif

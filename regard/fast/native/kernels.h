@@ -6,7 +6,7 @@
 
 #include "learning.h"
 
-constexpr int STEP = 4;      // inputs in bytes that are read at a time
+constexpr int STEP = 4;      // inputs in bytes that lie side by side in a panel
 constexpr int TOKENS = 192;  // vectors that go through products at a time: their numbers stay near the processor
 constexpr float LEAST = 1e-36f;  // of a vector's numbers: what is smaller is nothing, since 255 / LEAST has to be finite
 
@@ -16,7 +16,7 @@ struct Kernels;
 struct Matrix {
     const Kernels* by;
     int tall, wide;         // outputs and inputs
-    int deep;               // inputs, rounded up to what is read at a time
+    int deep;               // inputs, rounded up to a multiple of by->step
     int panels;             // outputs / by->panel, rounded up
     float* floats;          // (panels, wide, panel), or
     int8_t* bytes;          // (panels, deep / 4, panel, 4): what they are worth is scales[row] * byte
@@ -51,6 +51,7 @@ struct Kernels {
     const char* name;
     int panel;              // outputs that are computed side by side
     int most;               // of a weight in whole numbers
+    int step;               // inputs in bytes come in multiples of this
     void (*quantise)(const Matrix&, Vectors&);
     // Outputs of the panels [from, to) at y[row * stride + output - panel * from].
     void (*product)(const Matrix&, const Vectors&, int from, int to, float* y, long stride);
@@ -74,11 +75,16 @@ inline long scratch_of(int count, int heads, int head_dim) {
     return keys * (heads > head_dim + 4 ? heads : head_dim + 4) + 64;
 }
 
-constexpr const char *plain_name = "plain C++", *avx2_name = "AVX2", *vnni_name = "AVX-512 VNNI";
+constexpr const char *plain_name = "plain C++", *avx2_name = "AVX2", *vnni_name = "AVX-512 VNNI", *amx_name = "AMX";
 
 extern const Kernels plain_kernels;
 #ifdef X86
 extern const Kernels avx2_kernels, vnni_kernels;
+// A compiler that is too old to know tiles of registers does without them.
+#if defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define TILES
+extern const Kernels amx_kernels;
+#endif
 #endif
 
 // Those of this name, where the processor can run them; without a name, the best that it can.

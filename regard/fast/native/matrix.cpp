@@ -6,29 +6,54 @@
 #include "kernels.h"
 #include "sharing.h"
 
+#ifdef TILES
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace {
 
 const Kernels* held_to = nullptr;  // what it may be held to: a race or a test asks for a lesser processor's
 
-const Kernels* best_kernels() {
-    if (held_to) return held_to;
-#ifdef X86
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
-        return &vnni_kernels;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2_kernels;
+#ifdef TILES
+// The processor has them, and the system lets this process use them: it keeps more of a thread that does.
+bool tiles_allowed() {
+    constexpr unsigned FOR_BYTES = 3u << 24;
+    constexpr long REQUEST = 0x1023, TILE_DATA = 18;
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & FOR_BYTES) == FOR_BYTES &&
+           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+}
 #endif
-    return &plain_kernels;
+
+// All that this processor can run, the best one last.
+std::vector<const Kernels*> able() {
+    std::vector<const Kernels*> found{&plain_kernels};
+#ifdef X86
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return found;
+    found.push_back(&avx2_kernels);
+    if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bw"))
+        return found;
+    found.push_back(&vnni_kernels);
+#ifdef TILES
+    if (tiles_allowed()) found.push_back(&amx_kernels);
+#endif
+#endif
+    return found;
 }
 
 }  // namespace
 
 const Kernels* kernels_named(const char* name) {
-    const Kernels* by = best_kernels();
-    if (name && strcmp(name, plain_kernels.name) == 0) return &plain_kernels;
-#ifdef X86
-    if (name && strcmp(name, avx2_kernels.name) == 0 && by == &vnni_kernels) return &avx2_kernels;
-#endif
-    return name && strcmp(name, by->name) != 0 ? nullptr : by;
+    static const std::vector<const Kernels*> all = able();
+    const Kernels* best = held_to ? held_to : all.back();
+    if (!name) return best;
+    for (const Kernels* one : all) {
+        if (strcmp(name, one->name) == 0) return one;
+        if (one == best) break;
+    }
+    return nullptr;
 }
 
 namespace {
@@ -80,7 +105,7 @@ void lay_out(Matrix* m, const float* weight, const float* bias, bool whole) {
 
 extern "C" {
 
-const char* regard_processor() { return best_kernels()->name; }
+const char* regard_processor() { return kernels_named(nullptr)->name; }
 
 // Whether there are kernels of this name for this processor.
 int regard_knows(const char* kernels) { return kernels_named(kernels) != nullptr; }
@@ -98,7 +123,7 @@ Matrix* regard_matrix(const float* weight, const float* bias, int tall, int wide
     const Kernels* by = kernels_named(kernels);
     Matrix* m = nullptr;
     const bool enough = by && shared_out(1, 1, [&](int, int) {
-        const int deep = (wide + STEP - 1) / STEP * STEP, panels = (tall + by->panel - 1) / by->panel;
+        const int deep = (wide + by->step - 1) / by->step * by->step, panels = (tall + by->panel - 1) / by->panel;
         m = new Matrix{by, tall, wide, deep, panels, nullptr, nullptr, nullptr, nullptr, nullptr};
         lay_out(m, weight, bias, whole);
     });

@@ -48,7 +48,7 @@ struct Desk {
     static int widest(const Stack& stack) {
         int most = 3 * stack.dim;
         for (int i = 0; i < stack.count; ++i) most = std::max(most, stack.blocks[i].wide->tall);
-        return most + STEP;
+        return most + stack.blocks[0].wide->by->step;
     }
 
     Desk(const Kernels& by, const Stack& stack, Crew& crew, size_t rows, int longest)

@@ -44,6 +44,12 @@ inline Wide load_wide(const float* from) {
 
 inline void store_wide(float* to, Wide v) { memcpy(to, &v, sizeof v); }
 
+inline WideInts load_ints(const int32_t* from) {
+    WideInts v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
 // a * b + c, in one rounding where the processor can: said and not left to the compiler, so that every row is alike.
 inline Floats fused(Floats a, Floats b, Floats c) {
 #ifdef __FMA__
