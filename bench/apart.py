@@ -35,10 +35,15 @@ class Engine:
         self.line.send(asked)
         return self.line.recv()
 
+    def wait(self) -> None:
+        """Until it is ready: loading what it needs, it would be in the way of others."""
+        self.line.recv()
+
 
 def _serve(line: Connection, make: Make, threads: int, given: tuple[Any, ...]) -> None:
     torch.set_num_threads(threads)
     run = make(threads, *given)
+    line.send(None)
     while True:
         line.send(run(*line.recv()))
 
@@ -48,6 +53,8 @@ def running(ways: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Engine]]:
     """An engine for each way to make one: `make`, its number of threads and more."""
     found = {way: Engine(*given) for way, given in ways.items()}
     try:
+        for engine in found.values():
+            engine.wait()
         yield found
     finally:
         for engine in found.values():
