@@ -31,7 +31,7 @@ PROCESSORS = {  # for each of them the kernels are compiled once more
     "vnni": ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"),
 }
 OFF = ("off", "0", "no", "false")  # REGARD_FAST turns it off by these,
-HELD = {"vnni": b"AVX-512 VNNI", "avx2": b"AVX2", "plain": b"plain C++"}  # and holds it to a lesser processor's kernels by these
+HELD = {"vnni": b"AVX-512 VNNI", "avx2": b"AVX2", "plain": b"plain C++"}  # and to lesser kernels by these
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 

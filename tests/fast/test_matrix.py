@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.fast.matrix import Matrix, in_bytes
 
-PROCESSORS = {"plain C++": 127, "AVX2": 64, "AVX-512 VNNI": 127, "AMX": 127}  # and the most that a weight is in whole numbers
+PROCESSORS = {"plain C++": 127, "AVX2": 64, "AVX-512 VNNI": 127, "AMX": 127}  # and the most of a weight in bytes
 SHAPES = [(1, 1), (3, 5), (16, 4), (17, 33), (100, 64), (40, 7), (15, 130)]  # outputs and inputs
 COUNTS = [1, 2, 3, 4, 5, 6, 7, 13, 16, 17, 32, 45]
 pytestmark = pytest.mark.usefixtures("accelerator")

@@ -9,20 +9,45 @@
 #ifdef X86
 #include <immintrin.h>
 #endif
+#ifdef __linux__
+#include <sched.h>
+#endif
 
-// Waits by spinning: for what comes within a microsecond at once, for what takes longer so that others may run.
+// Waits by spinning for what comes within a microsecond. True: it has taken long by now.
 class Patience {
     static constexpr int MOST = 4000;
     int spins = 0;
 
 public:
-    void wait() {
-        if (++spins > MOST) return std::this_thread::yield();
+    bool wait() {
+        if (++spins > MOST) return true;
 #ifdef X86
         _mm_pause();
 #endif
+        return false;
     }
 };
+
+// Which one this thread runs on; -1: nobody knows.
+inline int processor() {
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+// To another processor, if there is one for this thread. A system that wakes two threads may put them on one, and takes
+// long to see that another has nothing to do, since neither of them seems to wait.
+inline void leave(int taken) {
+#ifdef __linux__
+    cpu_set_t own, others;
+    if (processor() != taken || sched_getaffinity(0, sizeof own, &own) != 0) return;
+    others = own;
+    CPU_CLR(taken, &others);
+    if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof own, &own);
+#endif
+}
 
 // One thread leads, and shares out piece after piece; each of the others waits for its share of the next one. A share
 // is the same part of a matrix each time, so that it stays near the same processor. Where another thread is not there
@@ -41,6 +66,7 @@ class Crew {
     Job job = nullptr;
     const void* work = nullptr;
     int count = 0;
+    std::atomic<int> leads{-1};  // the leader's processor
     std::vector<Member> members;
 
 public:
@@ -56,6 +82,7 @@ public:
         this->count = count;
         this->work = &work;
         job = [](const void* work, int from, int to, int member) { (*(const Work*)work)(from, to, member); };
+        leads.store(processor(), std::memory_order_relaxed);
         last += MOST;
         const Round round = last + shares;
         asked.store(round, std::memory_order_release);
@@ -66,7 +93,8 @@ public:
                 members[i].done.store(round, std::memory_order_relaxed);
             }
         for (int i = 1; i < shares; ++i)
-            for (Patience patience; members[i].done.load(std::memory_order_acquire) != round;) patience.wait();
+            for (Patience patience; members[i].done.load(std::memory_order_acquire) != round;)
+                if (patience.wait()) std::this_thread::yield();
     }
 
     // The others may go.
@@ -77,7 +105,11 @@ public:
         if (member >= size()) return;
         for (Round round = 0;;) {
             Round now;
-            for (Patience patience; (now = asked.load(std::memory_order_acquire)) == round;) patience.wait();
+            for (Patience patience; (now = asked.load(std::memory_order_acquire)) == round;)
+                if (patience.wait()) {
+                    leave(leads.load(std::memory_order_relaxed));
+                    std::this_thread::yield();
+                }
             if (now == OVER) return;
             round = now;
             const int shares = round % MOST;
