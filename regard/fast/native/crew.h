@@ -49,13 +49,16 @@ inline void leave(int taken) {
 #endif
 }
 
+constexpr int HANDS = 8;  // of a crew: more would wait for each other longer than a piece takes
+
 // One thread leads, and shares out piece after piece; each of the others waits for its share of the next one. A share
 // is the same part of a matrix each time, so that it stays near the same processor. Where another thread is not there
 // in time, since the machine has other things to do, the leader does its share, too.
 class Crew {
     typedef uint64_t Round;  // counted, with the number of shares in its lowest bits
     typedef void (*Job)(const void* work, int from, int to, int member);
-    static constexpr Round MOST = 64, OVER = ~Round(0);
+    static constexpr Round MOST = 16, OVER = ~Round(0);
+    static_assert(HANDS < MOST);
 
     struct alignas(LINE) Member {
         std::atomic<Round> taken{0}, done{0};
@@ -70,7 +73,7 @@ class Crew {
     std::vector<Member> members;
 
 public:
-    explicit Crew(int threads) : members(std::min<Round>(threads, MOST - 1)) {}
+    explicit Crew(int threads) : members(threads) {}
 
     int size() const { return members.size(); }
 
@@ -100,7 +103,7 @@ public:
     // The others may go.
     void dismiss() { asked.store(OVER, std::memory_order_release); }
 
-    // What they do until then.
+    // What they do until then. A leader who comes here when his own work is done may be one too many.
     void help(int member) {
         if (member >= size()) return;
         for (Round round = 0;;) {
@@ -140,9 +143,10 @@ template <typename Work>
 bool crewed_out(int count, int shares, int threads, Work work) {
     std::atomic<bool> done{true};
     std::atomic<int> next{0};
+    const int hands = std::clamp(threads / shares, 1, HANDS);
     std::vector<std::unique_ptr<Crew>> crews;
-    for (int i = 0; i < shares; ++i) crews.emplace_back(new Crew(threads / shares));
-    together(std::max(shares, threads), [&] {
+    for (int i = 0; i < shares; ++i) crews.emplace_back(new Crew(hands));
+    together(shares * hands, [&] {
         int i = next++;
         for (; i < shares; i = next++) {
             try {
