@@ -60,6 +60,20 @@ def test_packed_it_is_torchs_linear(
         )
 
 
+@pytest.mark.parametrize(("rows", "by"), [(1, "as it is"), (2, "as it is"), (300, "oneDNN")])
+def test_on_intels_processors_little_work_goes_past_onednn(rows: int, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(linear, "_of_intel", lambda: True)
+    asked: list[str] = []
+    monkeypatch.setattr(linear, "_onednn", lambda x, *_: asked.append("oneDNN") or x)
+    monkeypatch.setattr(linear.F, "linear", lambda x, **_: asked.append("as it is") or x)
+    weight, x = torch.randn(128, 96), torch.randn(rows, 96)
+    multiply = linear.onednn(weight, None)
+    assert multiply is not None
+    multiply(x)
+    assert asked == [by]
+
+
 def test_whose_processor_it_is_stands_in_a_file_or_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     told = ["vendor_id\t: GenuineIntel\n", "vendor_id\t: AuthenticAMD\n", OSError()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.fast import build
 from regard.fast.matrix import Matrix, in_bytes
 
 PROCESSORS = {"plain C++": 127, "AVX2": 64, "AVX-512 VNNI": 127, "AMX": 127}  # and the most of a weight in bytes
@@ -94,6 +96,16 @@ def test_processors_with_as_fine_steps_agree_in_bytes_to_the_last_bit() -> None:
     assert all(torch.equal(one, some[0]) for some in found.values() for one in some)
     errors = {most: float((some[0] - x @ weight.T - bias).norm()) for most, some in found.items()}
     assert errors[127] < 0.8 * errors.get(64, float("inf"))
+
+
+def test_tiles_are_used_where_processor_and_compiler_have_them() -> None:
+    told = Path("/proc/cpuinfo")
+    if not told.exists() or "amx_int8" not in told.read_text() or os.environ.get("REGARD_FAST"):
+        pytest.skip("this processor has no tiles, or is not to use them")
+    version = subprocess.check_output([*build.compiler(), "-dumpversion"], text=True)
+    if int(version.split(".")[0]) < 12:
+        pytest.skip("a compiler of this age may not know tiles")
+    assert build.library().regard_processor() == b"AMX"
 
 
 def test_nothing_becomes_the_bias() -> None:

@@ -13,22 +13,7 @@
 #include <sched.h>
 #endif
 
-// Waits by spinning for what comes within a microsecond. True: it has taken long by now.
-class Patience {
-    static constexpr int MOST = 4000;
-    int spins = 0;
-
-public:
-    bool wait() {
-        if (++spins > MOST) return true;
-#ifdef X86
-        _mm_pause();
-#endif
-        return false;
-    }
-};
-
-// Which one this thread runs on; -1: nobody knows.
+// Which processor this thread runs on; -1: nobody knows.
 inline int processor() {
 #ifdef __linux__
     return sched_getcpu();
@@ -37,23 +22,52 @@ inline int processor() {
 #endif
 }
 
-// To another processor, if there is one for this thread. A system that wakes two threads may put them on one, and takes
-// long to see that another has nothing to do, since neither of them seems to wait.
+// How many there are for this thread.
+inline int processors() {
+#ifdef __linux__
+    cpu_set_t own;
+    if (sched_getaffinity(0, sizeof own, &own) == 0) return CPU_COUNT(&own);
+#endif
+    return std::max(1u, std::thread::hardware_concurrency());
+}
+
+// To another processor, where there is one for this thread. A system that wakes two threads may put them on one, and
+// leave them there for long, since neither of them seems to wait; one that sleeps meanwhile wakes up there again. Which
+// processors it may use stays as it was, also where somebody has just said otherwise.
 inline void leave(int taken) {
 #ifdef __linux__
-    cpu_set_t own, others;
-    if (processor() != taken || sched_getaffinity(0, sizeof own, &own) != 0) return;
-    others = own;
+    cpu_set_t before, others, now;
+    if (processor() != taken || sched_getaffinity(0, sizeof before, &before) != 0) return;
+    others = before;
     CPU_CLR(taken, &others);
-    if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof own, &own);
+    if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) != 0) return;
+    if (sched_getaffinity(0, sizeof now, &now) == 0 && CPU_EQUAL(&now, &others)) sched_setaffinity(0, sizeof before, &before);
 #endif
 }
+
+// Waits by spinning for what comes within microseconds, and lets others run when it takes longer.
+class Patience {
+    static constexpr int MOST = 4000;
+    int spins = 0;
+
+public:
+    bool lost() const { return spins == MOST; }
+
+    void wait() {
+        if (lost()) return std::this_thread::yield();
+        ++spins;
+#ifdef X86
+        _mm_pause();
+#endif
+    }
+};
 
 constexpr int HANDS = 8;  // of a crew: more would wait for each other longer than a piece takes
 
 // One thread leads, and shares out piece after piece; each of the others waits for its share of the next one. A share
 // is the same part of a matrix each time, so that it stays near the same processor. Where another thread is not there
-// in time, since the machine has other things to do, the leader does its share, too.
+// in time, since the machine has other things to do, the leader does its share, too; and where others were interrupted
+// in theirs again and again, they are sent away.
 class Crew {
     typedef uint64_t Round;  // counted, with the number of shares in its lowest bits
     typedef void (*Job)(const void* work, int from, int to, int member);
@@ -68,19 +82,19 @@ class Crew {
     Round last = 0;
     Job job = nullptr;
     const void* work = nullptr;
-    int count = 0;
-    std::atomic<int> leads{-1};  // the leader's processor
+    int count = 0, late = 0;
+    std::atomic<int> leads;  // the leader's processor
     std::vector<Member> members;
 
 public:
-    explicit Crew(int threads) : members(threads) {}
+    explicit Crew(int threads) : leads(processor()), members(threads) {}
 
     int size() const { return members.size(); }
 
     // work(from, to, member) on equal shares of [0, count), if that is worth it: `cost` is counted in multiplications.
     template <typename Work>
     void each(int count, long cost, const Work& work) {
-        const int shares = std::min<long>({size(), count, 1 + cost / WORTH});
+        const int shares = late < OFTEN ? std::min<long>({size(), count, 1 + cost / WORTH}) : 1;
         if (shares <= 1) return work(0, count, 0);
         this->count = count;
         this->work = &work;
@@ -95,24 +109,23 @@ public:
                 run(i, shares);
                 members[i].done.store(round, std::memory_order_relaxed);
             }
+        Patience patience;
         for (int i = 1; i < shares; ++i)
-            for (Patience patience; members[i].done.load(std::memory_order_acquire) != round;)
-                if (patience.wait()) std::this_thread::yield();
+            while (members[i].done.load(std::memory_order_acquire) != round) patience.wait();
+        if (patience.lost() && ++late == OFTEN) dismiss();
     }
 
     // The others may go.
     void dismiss() { asked.store(OVER, std::memory_order_release); }
 
     // What they do until then. A leader who comes here when his own work is done may be one too many.
-    void help(int member) {
+    void help(int member, bool movable) {
         if (member >= size()) return;
         for (Round round = 0;;) {
+            if (movable) leave(leads.load(std::memory_order_relaxed));
             Round now;
-            for (Patience patience; (now = asked.load(std::memory_order_acquire)) == round;)
-                if (patience.wait()) {
-                    leave(leads.load(std::memory_order_relaxed));
-                    std::this_thread::yield();
-                }
+            for (Patience patience; (now = asked.load(std::memory_order_acquire)) == round; patience.wait())
+                if (movable && patience.lost()) leave(leads.load(std::memory_order_relaxed));
             if (now == OVER) return;
             round = now;
             const int shares = round % MOST;
@@ -125,6 +138,7 @@ public:
 
 private:
     static constexpr long WORTH = 1 << 16;  // multiplications that outweigh the waiting
+    static constexpr int OFTEN = 4;
 
     void run(int member, int shares) {
         job(work, count * (long)member / shares, count * (member + 1L) / shares, member);
@@ -138,16 +152,31 @@ private:
     }
 };
 
-// As shared_out, with a crew for each share: work(from, to, crew).
+// Calls that are at work now.
+inline std::atomic<int>& at_work() {
+    static std::atomic<int> calls{0};
+    return calls;
+}
+
+struct AtWork {
+    const int calls = ++at_work();
+    ~AtWork() { --at_work(); }
+};
+
+// As shared_out, with a crew for each share: work(from, to, crew). Whoever calls while others are at work has so much
+// less of the processors, and there is no crew that is larger than its part of them. His own thread leads.
 template <typename Work>
 bool crewed_out(int count, int shares, int threads, Work work) {
+    const AtWork here;
+    const int hands = std::clamp(std::min(threads, processors() / here.calls) / shares, 1, HANDS);
+    const std::thread::id own = std::this_thread::get_id();
     std::atomic<bool> done{true};
-    std::atomic<int> next{0};
-    const int hands = std::clamp(threads / shares, 1, HANDS);
+    std::atomic<int> next{1};
     std::vector<std::unique_ptr<Crew>> crews;
     for (int i = 0; i < shares; ++i) crews.emplace_back(new Crew(hands));
     together(shares * hands, [&] {
-        int i = next++;
+        const bool caller = std::this_thread::get_id() == own;
+        int i = caller ? 0 : (int)next++;
         for (; i < shares; i = next++) {
             try {
                 work(count * (long)i / shares, count * (i + 1L) / shares, *crews[i]);
@@ -156,7 +185,7 @@ bool crewed_out(int count, int shares, int threads, Work work) {
             }
             crews[i]->dismiss();
         }
-        crews[i % shares]->help(i / shares);
+        crews[i % shares]->help(i / shares, !caller);
     });
     return done;
 }
