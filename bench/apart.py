@@ -37,7 +37,10 @@ class Engine:
 
     def wait(self) -> None:
         """Until it is ready: loading what it needs, it would be in the way of others."""
-        self.line.recv()
+        try:
+            self.line.recv()
+        except EOFError:
+            sys.exit("an engine ended while it was getting ready; what it said stands above")
 
 
 def _serve(line: Connection, make: Make, threads: int, given: tuple[Any, ...]) -> None:

@@ -31,7 +31,9 @@ PROCESSORS = {  # for each of them the kernels are compiled once more
     "vnni": ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni"),
 }
 OFF = ("off", "0", "no", "false")  # REGARD_FAST turns it off by these,
-HELD = {"vnni": b"AVX-512 VNNI", "avx2": b"AVX2", "plain": b"plain C++"}  # and to lesser kernels by these
+HELD = {  # and to some kernels, also to lesser ones than there are, by these
+    "amx": b"AMX", "vnni": b"AVX-512 VNNI", "avx2": b"AVX2", "plain": b"plain C++",
+}  # fmt: skip
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
@@ -58,7 +60,7 @@ _alone = Lock()
 
 @cache
 def _library() -> ctypes.CDLL:
-    asked = os.environ.get("REGARD_FAST", "").lower()
+    asked = os.environ.get("REGARD_FAST", "").strip().lower()
     if asked in OFF:
         raise Unbuilt("REGARD_FAST=off turns the accelerator off; unset it, or write arithmetic fp32")
     if asked and asked not in HELD:

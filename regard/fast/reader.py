@@ -1,4 +1,5 @@
-"""An encoder in one call: rows without padding go through all its blocks, some in each thread."""
+"""An encoder in one call: rows without padding go through all its blocks, some in each thread, or one text by
+several threads."""
 
 from __future__ import annotations
 

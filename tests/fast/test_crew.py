@@ -90,7 +90,8 @@ bool untouched() {
 }
 
 int main() {
-    const bool right[] = {all_at_once(2), all_at_once(3), all_once(), failing(), no_more_than_processors(), untouched()};
+    const bool right[] = {all_at_once(2), all_at_once(3), all_once(),
+                          failing(), no_more_than_processors(), untouched()};
     for (bool one : right) printf("%d", one);
     return 0;
 }

@@ -66,8 +66,7 @@ constexpr int HANDS = 8;  // of a crew: more would wait for each other longer th
 
 // One thread leads, and shares out piece after piece; each of the others waits for its share of the next one. A share
 // is the same part of a matrix each time, so that it stays near the same processor. Where another thread is not there
-// in time, since the machine has other things to do, the leader does its share, too; and where others were interrupted
-// in theirs again and again, they are sent away.
+// in time, since the machine has other things to do, the leader does its share, too.
 class Crew {
     typedef uint64_t Round;  // counted, with the number of shares in its lowest bits
     typedef void (*Job)(const void* work, int from, int to, int member);
@@ -82,7 +81,7 @@ class Crew {
     Round last = 0;
     Job job = nullptr;
     const void* work = nullptr;
-    int count = 0, late = 0;
+    int count = 0;
     std::atomic<int> leads;  // the leader's processor
     std::vector<Member> members;
 
@@ -94,7 +93,7 @@ public:
     // work(from, to, member) on equal shares of [0, count), if that is worth it: `cost` is counted in multiplications.
     template <typename Work>
     void each(int count, long cost, const Work& work) {
-        const int shares = late < OFTEN ? std::min<long>({size(), count, 1 + cost / WORTH}) : 1;
+        const int shares = std::min<long>({size(), count, 1 + cost / WORTH});
         if (shares <= 1) return work(0, count, 0);
         this->count = count;
         this->work = &work;
@@ -109,10 +108,8 @@ public:
                 run(i, shares);
                 members[i].done.store(round, std::memory_order_relaxed);
             }
-        Patience patience;
         for (int i = 1; i < shares; ++i)
-            while (members[i].done.load(std::memory_order_acquire) != round) patience.wait();
-        if (patience.lost() && ++late == OFTEN) dismiss();
+            for (Patience patience; members[i].done.load(std::memory_order_acquire) != round;) patience.wait();
     }
 
     // The others may go.
@@ -138,7 +135,6 @@ public:
 
 private:
     static constexpr long WORTH = 1 << 16;  // multiplications that outweigh the waiting
-    static constexpr int OFTEN = 4;
 
     void run(int member, int shares) {
         job(work, count * (long)member / shares, count * (member + 1L) / shares, member);

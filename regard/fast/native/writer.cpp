@@ -249,7 +249,7 @@ private:
         ++length;
     }
 
-    // The likeliest words of every row; the logits of all words never stand side by side.
+    // The likeliest words of every row; of many rows no more logits stand side by side than are seen at a time.
     void tell(Desk& desk, const float* x, float* logits) {
         const int rows = live.size() * width;
         const Matrix& head = *model.head;
