@@ -41,40 +41,39 @@ NAMES = [
     *(f"reading {TEXTS} texts, {kind}" for kind in KINDS),
 ]
 
-Raced = tuple[list[Comparison], str]  # and how far the engines agree
-
 
 def main(asked: Sequence[str]) -> None:
     refuse_others(asked, [*COMPARISONS])
-    wanted = asked or [*COMPARISONS]
-    agreed: list[str] = []
     found: list[Comparison] = []
 
     def race(name: str) -> None:
         with TemporaryDirectory() as scratch:
-            some, told = COMPARISONS[name](Path(scratch))
-        found.extend(some)
-        agreed.append(told)
+            found.extend(COMPARISONS[name](Path(scratch)))
 
-    for name in wanted:
+    for name in asked or [*COMPARISONS]:
         raced(race, name)
-    note = (
+    report("fast", "The accelerator against CTranslate2 and onnxruntime", note, found, known=NAMES)
+
+
+def note(lines: Sequence[Comparison]) -> str:
+    return (
         f"Translation: {LENGTH} tokens out, sources of {LENGTH} tokens. GPT-2 of 124 million parameters, batch 1: "
         f"{WRITTEN} tokens after {PROMPT}. Reading: {TEXTS} texts of mixed lengths (see bench/encode.py), with an "
         "encoder of 6 layers, 384 wide; onnxruntime reads them in the order that suits it best (one padded batch, by "
         "length in eights, one at a time), its file as it was exported or fused by onnxruntime.transformers.optimizer. "
         "Random weights, equal on both sides, quantised by each engine itself. Each engine in processes of its own, "
         f"with one thread or {len_cores()}; CTranslate2 has batches of 32 also in {len_cores()} shares side by side. "
-        f"Of all ways the quickest is raced, which stands in brackets. {' '.join(agreed)} "
-        f"CTranslate2 {version('ctranslate2')}, onnxruntime {version('onnxruntime')}."
+        "Of all ways the quickest is raced, which stands in brackets. In fp32 those that write were checked to give the "
+        f"same answers, to {CHECKED} sentences greedily and with a beam of 4, and to GPT-2's prompt; in int8, which each "
+        f"rounds in its own way, {common_told(lines)}. Vectors of texts were checked to differ by at most {ALIKE} "
+        f"in fp32, by {OFF} in int8. CTranslate2 {version('ctranslate2')}, onnxruntime {version('onnxruntime')}."
     )
-    report("fast", "The accelerator against CTranslate2 and onnxruntime", note, found, known=NAMES)
 
 
 # ---- translation
 
 
-def translate(scratch: Path) -> Raced:
+def translate(scratch: Path) -> list[Comparison]:
     found = []
     for size, vocab in SIZES.items():
         model = peers.ours(size, vocab).eval()
@@ -97,10 +96,7 @@ def translate(scratch: Path) -> Raced:
                 found.append(compare(f"{size}, batch {batch}, beam {width}", batch * LENGTH * repeat, able))
                 if batch > 1:
                     found[-1].same = in_common(*(any_of(ways)() for ways in able.values()))
-    return found, (
-        f"In fp32 the engines were checked to give the same answers to {CHECKED} sentences, greedily and with a beam "
-        f"of 4; in int8, which each rounds in its own way, {common_told(found)}."
-    )
+    return found
 
 
 def agree(path: Path, folder: Path, vocab: int) -> None:
@@ -171,7 +167,7 @@ def theirs(threads: int, folder: Path, kind: str = "int8", shares: int = 1) -> R
 # ---- GPT-2
 
 
-def gpt2(scratch: Path) -> Raced:
+def gpt2(scratch: Path) -> list[Comparison]:
     same_in_fp32(scratch)
     model = peers.our_gpt2().eval()
     torch.save(model, scratch / "gpt2.pt")
@@ -180,7 +176,7 @@ def gpt2(scratch: Path) -> Raced:
         able: dict[str, dict[str, Run]] = {"regard int8": {**mine}, "CTranslate2 int8": {**peer}}
         found = compare("GPT-2 124M, batch 1", WRITTEN, able)
         found.same = in_common(*(any_of(ways)() for ways in able.values()))
-    return [found], f"GPT-2 was checked to say the same in fp32; in int8 {common_told([found])}."
+    return [found]
 
 
 def same_in_fp32(scratch: Path) -> None:
@@ -217,7 +213,7 @@ def their_gpt2(threads: int, folder: Path, kind: str = "int8") -> Run:
 # ---- reading texts
 
 
-def encode(scratch: Path) -> Raced:
+def encode(scratch: Path) -> list[Comparison]:
     from bench.encode import ORDERS, VOCAB, check, reader, save, texts
     from regard.models import bert
 
@@ -242,13 +238,12 @@ def encode(scratch: Path) -> Raced:
         check({name: some for name, some in vectors.items() if "fp32" in name}, ALIKE)
         check(vectors, OFF)
         best = {f"onnxruntime {kind}": in_best_order(peer, [f for f in files if kind in f], ORDERS) for kind in KINDS}
-        found = [
+        return [
             compare(
                 f"reading {TEXTS} texts, {kind}", tokens, {f"regard {kind}": able[f"regard {kind}"], **best}, rounds=9
             )
             for kind in KINDS
         ]
-    return found, f"Vectors of texts were checked to differ by at most {ALIKE} in fp32, by {OFF} in int8."
 
 
 def readers(threads: int, paths: dict[str, Path]) -> Run:
@@ -288,7 +283,7 @@ def forms(exported: Path, heads: int, dim: int) -> dict[str, Path]:
     return found | whole
 
 
-COMPARISONS: dict[str, Callable[[Path], Raced]] = {"translate": translate, "gpt2": gpt2, "encode": encode}
+COMPARISONS: dict[str, Callable[[Path], list[Comparison]]] = {"translate": translate, "gpt2": gpt2, "encode": encode}
 
 if __name__ == "__main__":
     main(sys.argv[1:])

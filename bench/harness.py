@@ -80,6 +80,9 @@ def race(
     return found
 
 
+Told = Callable[[Sequence[Comparison]], str]
+
+
 def refuse_others(asked: Sequence[str], known: Sequence[str]) -> None:
     """A word that is not known ends it in one sentence, before anything is raced or written."""
     if "--help" in asked:
@@ -143,19 +146,20 @@ def len_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def report(stem: str, title: str, note: str, comparisons: list[Comparison], known: Sequence[str] = ()) -> None:
+def report(stem: str, title: str, note: str | Told, comparisons: list[Comparison], known: Sequence[str] = ()) -> None:
     """Prints one table, and writes it as Markdown and JSON. Works that are `known`, and were not raced this time, keep
-    their lines."""
+    their lines; a note may be made of all lines."""
     place, here = RESULTS / f"{stem}-{kind()}", machine()
     lines = {c.name: replace(c, machine=c.machine or here) for c in [*_before(place, known), *comparisons]}
     found = [lines[name] for name in (known or lines) if name in lines]
+    note = note if isinstance(note, str) else note(found)
     text = "\n".join([f"# {title}", "", note, "", *_table(found), "", *sorted({c.machine for c in found}), ""])
     print(text)
     RESULTS.mkdir(exist_ok=True)
     place.with_suffix(".md").write_text(text, "utf-8")
     rows = [
         {"work": c.name, "unit": c.unit, "amount": c.work, "seconds": c.seconds, "machine": c.machine,
-         "chosen": c.chosen, "peaks": c.peaks} for c in found
+         "chosen": c.chosen, "peaks": c.peaks, "same": c.same} for c in found
     ]  # fmt: skip
     place.with_suffix(".json").write_text(json.dumps({"title": title, "rows": rows}, indent=1), "utf-8")
 
@@ -168,7 +172,7 @@ def _before(place: Path, known: Sequence[str]) -> list[Comparison]:
     found = [
         Comparison(
             row["work"], row["unit"], next(iter(row["amount"])), row["amount"], row["seconds"], row["machine"],
-            row.get("chosen", {}), row.get("peaks", {}),  # older tables do not tell
+            row.get("chosen", {}), row.get("peaks", {}), row.get("same"),  # older tables do not tell
         ) for row in rows
     ]  # fmt: skip
     return [c for c in found if c.name in known]

@@ -242,9 +242,7 @@ def test_it_can_be_held_to_the_kernels_of_a_lesser_processor(asked: str) -> None
 @pytest.mark.usefixtures("accelerator")
 def test_what_it_cannot_be_held_to_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_FAST", "avx3 ")
-    with pytest.raises(
-        ConfigError, match="REGARD_FAST=avx3 is not known; write off, amx, vnni, avx2, plain"
-    ):
+    with pytest.raises(ConfigError, match="REGARD_FAST=avx3 is not known; write off, amx, vnni, avx2, plain"):
         build._library.__wrapped__()
     monkeypatch.setenv("REGARD_FAST", "avx2")
     monkeypatch.setitem(build.HELD, "avx2", b"abacus")
