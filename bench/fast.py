@@ -63,10 +63,11 @@ def note(lines: Sequence[Comparison]) -> str:
         "length in eights, one at a time), its file as it was exported or fused by onnxruntime.transformers.optimizer. "
         "Random weights, equal on both sides, quantised by each engine itself. Each engine in processes of its own, "
         f"with one thread or {len_cores()}; CTranslate2 has batches of 32 also in {len_cores()} shares side by side. "
-        "Of all ways the quickest is raced, which stands in brackets. In fp32 those that write were checked to give the "
-        f"same answers, to {CHECKED} sentences greedily and with a beam of 4, and to GPT-2's prompt; in int8, which each "
-        f"rounds in its own way, {common_told(lines)}. Vectors of texts were checked to differ by at most {ALIKE} "
-        f"in fp32, by {OFF} in int8. CTranslate2 {version('ctranslate2')}, onnxruntime {version('onnxruntime')}."
+        "Of all ways the quickest is raced, which stands in brackets. In fp32 those that write were checked to give "
+        f"the same answers, to {CHECKED} sentences greedily and with a beam of 4, and to GPT-2's prompt; in int8, "
+        f"which each rounds in its own way, {common_told(lines)}. Vectors of texts were checked to differ by at most "
+        f"{ALIKE} in fp32, by {OFF} in int8. CTranslate2 {version('ctranslate2')}, "
+        f"onnxruntime {version('onnxruntime')}."
     )
 
 
