@@ -62,7 +62,7 @@ public:
     }
 };
 
-constexpr int HANDS = 8;  // of a crew: more would wait for each other longer than a piece takes
+constexpr int HANDS = 8;  // of a crew at most: each more is one more to wait for; measured with two
 
 // One thread leads, and shares out piece after piece; each of the others waits for its share of the next one. A share
 // is the same part of a matrix each time, so that it stays near the same processor. Where another thread is not there
