@@ -7,9 +7,10 @@ In fp32 the words are those of decode/search.py. What it cannot do (`Writer.__ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from ctypes import Structure, byref, c_int, c_void_p
+from ctypes import CFUNCTYPE, Structure, byref, c_int, c_void_p
 from functools import partial
 from typing import Any
 
@@ -28,12 +29,16 @@ SHARE = 8  # sentences that are worth a thread
 STEPS, ROOM = 2**14, 2**22  # words of an answer, and of all hypotheses together, for which there is room at once
 
 
+_Asked = CFUNCTYPE(c_int)
+
+
 class _Ask(Structure):
     _fields_ = [
         *((name, c_int) for name in ("sentences", "keep", "expand", "end", "shortest", "bans")),
         *((name, c_int) for name in ("prompt_length", "prefix_length", "longest")),
         *((name, c_void_p) for name in ("banned", "source", "source_lengths", "prompt", "prefixes")),
         *((name, c_void_p) for name in ("limits", "penalties")),
+        ("stop", _Asked),
     ]
 
 
@@ -86,14 +91,16 @@ class Writer:
         )  # fmt: skip
         ask = _Ask(
             len(prompt), keep, expand or keep, eos, shortest, len(banned), prompt.shape[1], begun.shape[1], longest,
-            *(None if t is None else t.data_ptr() for t in given),
+            *(None if t is None else t.data_ptr() for t in given), stop := _asked(stopped := list[BaseException]()),
         )  # fmt: skip
         model, tables = self._placed(read, steps, 0 if lengths is None else int(lengths.max()))
         found = _Found(len(prompt), keep, longest)
         threads = torch.get_num_threads()
         shares = max(1, min(threads, len(prompt) // SHARE))
         done = library().regard_search(byref(model), byref(ask), byref(found.answers), shares, threads)
-        del given, tables, read  # the native side pointed at them until here
+        del given, tables, read, stop  # the native side pointed at them until here
+        if stopped:
+            raise stopped[0]
         return found.hypotheses() if done else None
 
     def _can(
@@ -185,6 +192,27 @@ class _Found:
         length, finished = int(self.lengths[at]), bool(self.finished[at])
         tokens, rows = self.tokens[at][:length].tolist(), self.rows[at][: length + finished].tolist()
         return Hypothesis(tuple(tokens), float(self.scores[at]), float(self.logprobs[at]), finished, tuple(rows))
+
+
+def _asked(stopped: list[BaseException]) -> Any:
+    """Whether a signal wants the search stopped, such as Ctrl-C: their handlers run in Python alone, and in the main
+    thread. What one of them raises is put aside, since nothing may be raised through the native side."""
+    if threading.current_thread() is not threading.main_thread():
+        return _Asked()
+    hearing = _hearing(stopped)
+    next(hearing)
+    return _Asked(hearing.__next__)
+
+
+def _hearing(stopped: list[BaseException]) -> Iterator[int]:
+    """Handlers run when Python goes on with this: within the `try`, which they would not in a function's beginning."""
+    while True:
+        try:
+            yield len(stopped)
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            stopped.append(error)
 
 
 def _suit(limits: Tensor, steps: int, keep: int) -> bool:

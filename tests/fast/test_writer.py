@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import pickle
 import random
+import signal
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -481,3 +486,54 @@ def test_without_a_compiler_nobody_hears_of_it(model: transformer.Transformer, m
     build: Callable[[], None] = unbuilt
     monkeypatch.setattr("regard.fast.matrix.library", build)
     assert not says_something(model)
+
+
+@pytest.mark.parametrize("limits", [[15_000], [6_000] * 17, [1] * 8 + [5_000] * 8, [5_000] * 8 + [1] * 8])
+def test_ctrl_c_ends_a_search_at_once(limits: list[int]) -> None:
+    """Of all threads that are at work, and the next one is as ever."""
+    torch.manual_seed(0)
+    model = restless(gpt.GPT(gpt.Config(vocab=50, dim=128, heads=2, layers=3, context=16_000)))
+    prompt, before = torch.randint(50, (len(limits), 3)), threading.active_count()
+    short = quick(model, None, None, prompt, limit=5)
+    for late in (0.3, 0.0):
+        killer, begun = threading.Timer(late, os.kill, (os.getpid(), signal.SIGINT)), time.monotonic()
+
+        def search(killer: threading.Timer = killer) -> None:
+            killer.start()
+            quick(model, None, None, prompt, limit=torch.tensor(limits), shortest=max(limits))
+
+        with pytest.raises(KeyboardInterrupt):
+            search()
+        assert time.monotonic() - begun < late + 2  # all of it takes half a minute
+        killer.join()
+    same(quick(model, None, None, prompt, limit=5), short)
+    assert threading.active_count() == before
+
+
+def test_ctrl_c_ends_the_reading_of_a_long_prompt() -> None:
+    torch.manual_seed(0)
+    model = restless(gpt.GPT(gpt.Config(vocab=50, dim=512, heads=8, layers=12, context=2_000)))
+    prompt = torch.randint(50, (4, 1_900))
+    killer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+
+    def search() -> None:
+        quick(model, None, None, prompt[:1, :2], limit=1)  # its matrices are laid out
+        killer.start()
+        quick(model, None, None, prompt, limit=1)
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        search()
+    assert killer.finished.is_set()
+    assert time.monotonic() - begun < 3
+    killer.join()
+
+
+def test_only_the_main_thread_hears_of_signals() -> None:
+    """Handlers run there; others search as ever."""
+    with ThreadPoolExecutor(1) as aside:
+        assert not aside.submit(writer._asked, []).result()
+        assert writer._asked([])
+        model = drawn(random.Random(1), writes_only=True)
+        given = asked(model, random.Random(0), 3)
+        same(aside.submit(quick, model, *given, limit=9).result(), plain(model, *given, limit=9))

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 
 #include "sharing.h"
 
@@ -62,6 +64,8 @@ public:
     }
 };
 
+typedef std::function<void()> Meanwhile;  // what the caller has to see to while others are at work; it is quickly done
+
 constexpr int HANDS = 8;  // of a crew at most: each more is one more to wait for; measured with two
 
 // One thread leads, and shares out piece after piece; each of the others waits for its share of the next one. A share
@@ -115,14 +119,19 @@ public:
     // The others may go.
     void dismiss() { asked.store(OVER, std::memory_order_release); }
 
-    // What they do until then. A leader who comes here when his own work is done may be one too many.
-    void help(int member, bool movable) {
+    // What they do until then, and `meanwhile` now and then. A leader who comes here when his own work is done may be
+    // one too many.
+    void help(int member, bool movable, const Meanwhile& meanwhile = {}) {
         if (member >= size()) return;
         for (Round round = 0;;) {
             if (movable) leave(leads.load(std::memory_order_relaxed));
+            if (meanwhile) meanwhile();
             Round now;
             for (Patience patience; (now = asked.load(std::memory_order_acquire)) == round; patience.wait())
-                if (movable && patience.lost()) leave(leads.load(std::memory_order_relaxed));
+                if (patience.lost()) {
+                    if (movable) leave(leads.load(std::memory_order_relaxed));
+                    if (meanwhile) meanwhile();
+                }
             if (now == OVER) return;
             round = now;
             const int shares = round % MOST;
@@ -160,14 +169,15 @@ struct AtWork {
 };
 
 // As shared_out, with a crew for each share: work(from, to, crew). Whoever calls while others are at work has so much
-// less of the processors, and there is no crew that is larger than its part of them. His own thread leads.
+// less of the processors, and there is no crew that is larger than its part of them. His own thread leads, and while
+// others are still at work it sees to what he has `meanwhile`.
 template <typename Work>
-bool crewed_out(int count, int shares, int threads, Work work) {
+bool crewed_out(int count, int shares, int threads, Work work, const Meanwhile& meanwhile = {}) {
     const AtWork here;
     const int hands = std::clamp(std::min(threads, processors() / here.calls) / shares, 1, HANDS);
     const std::thread::id own = std::this_thread::get_id();
     std::atomic<bool> done{true};
-    std::atomic<int> next{1};
+    std::atomic<int> next{1}, left{shares};
     std::vector<std::unique_ptr<Crew>> crews;
     for (int i = 0; i < shares; ++i) crews.emplace_back(new Crew(hands));
     together(shares * hands, [&] {
@@ -180,8 +190,13 @@ bool crewed_out(int count, int shares, int threads, Work work) {
                 done = false;
             }
             crews[i]->dismiss();
+            --left;
         }
-        crews[i % shares]->help(i / shares, !caller);
+        crews[i % shares]->help(i / shares, !caller, caller ? meanwhile : Meanwhile());
+        while (caller && meanwhile && left) {
+            meanwhile();
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
     });
     return done;
 }

@@ -1,5 +1,6 @@
 // Reading a source and searching for the best answers, in one call. The steps are those of models/transformer.py,
 // models/gpt.py and decode/search.py; what is called by which name there is called so here.
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -28,6 +29,35 @@ struct Ask {
     const int* prefixes;                 // (sentences, prefix_length): what an answer begins with, then -1
     const int* limits;
     const double* penalties;             // by length
+    int (*stop)();                       // asked by the caller's own thread now and then; null: nobody wants to stop it
+};
+
+// Whether somebody wants the search stopped. Threads of others may not ask, but hear of it.
+class Stop {
+    typedef std::chrono::steady_clock Clock;
+    static constexpr std::chrono::milliseconds OFTEN{50};
+
+    int (*const asked)();
+    const std::thread::id caller = std::this_thread::get_id();
+    Clock::time_point next = Clock::now() + OFTEN;  // the caller's
+    std::atomic<bool> wanted{false};
+
+public:
+    explicit Stop(int (*asked)()) : asked(asked) {}
+
+    void ask() {
+        if (!asked || std::this_thread::get_id() != caller || Clock::now() < next) return;
+        if (asked()) wanted = true;
+        next = Clock::now() + OFTEN;
+    }
+
+    void hear() {
+        ask();
+        if (wanted) throw std::runtime_error("somebody wants it stopped");
+    }
+
+    // What a caller who is done himself sees to; nothing, where nobody could want it.
+    Meanwhile asking() { return asked ? Meanwhile([this] { ask(); }) : Meanwhile(); }
 };
 
 struct Answers {           // (sentences, keep), and (sentences, keep, longest)
@@ -45,7 +75,7 @@ struct Memory {
     std::vector<int> lengths;
     int longest = 0;
 
-    Memory(const Model& model, const Ask& ask, Crew& crew, int from, int to) {
+    Memory(const Model& model, const Ask& ask, Crew& crew, int from, int to, Stop& stop) {
         if (from == to) return;
         const Kernels& by = *model.head->by;
         long tokens = 0, skipped = 0;
@@ -67,7 +97,7 @@ struct Memory {
                 desk.embed(model.source, ask.source + skipped + first[s], lengths[s], 0, x.get() + (long)count * dim);
                 count += lengths[s];
             }
-            desk.read(x.get(), &lengths[begin], s - begin, false, [](int, const float*) {});
+            desk.read(x.get(), &lengths[begin], s - begin, false, [&](int, const float*) { stop.hear(); });
             for (int i = 0; i < model.decoder.count; ++i)
                 desk.product(*model.decoder.blocks[i].memory, x.get(), count, keys[i].get() + first[begin] * 2 * dim);
         }
@@ -144,19 +174,20 @@ public:
     int logits_at_once(int rows) const { return crew.size() == 1 ? WORDS : std::max(WORDS, LOGITS / rows / WORDS * WORDS); }
 
     // How many rows there were at each step.
-    std::vector<int> run(const Answers& answers) {
+    std::vector<int> run(const Answers& answers, Stop& stop) {
         const long most = (long)sentences * ask.keep;
-        const Memory memory(model, ask, crew, from, model.encoder.count ? from + sentences : from);
+        const Memory memory(model, ask, crew, from, model.encoder.count ? from + sentences : from, stop);
         const int longest = std::max(steps, memory.longest), room = std::max<long>(most, prompted());
         Past past(stack, steps, most);
         Desk desk(by, stack, crew, room, longest);
         const Buffer x = buffer((size_t)room * stack.dim), logits = buffer(std::max<long>(most * WORDS, LOGITS));
         open(most, longest);
-        read_prompts(desk, past, x.get());
+        read_prompts(desk, past, x.get(), stop);
         while (!live.empty()) {
             step(desk, memory, past, x.get());
             tell(desk, x.get(), logits.get());
             advance();
+            stop.hear();
         }
         for (const Line& line : lines) answer(line, answers);
         return rows;
@@ -185,7 +216,7 @@ private:
     // Of a prompt all but its last token is read at once; that one is the first step's.
     int prompted() const { return ask.prompt_length > 1 ? std::max(TOKENS, ask.prompt_length - 1) : 0; }
 
-    void read_prompts(Desk& desk, Past& past, float* x) {
+    void read_prompts(Desk& desk, Past& past, float* x, Stop& stop) {
         const int dim = stack.dim;
         length = ask.prompt_length - 1;
         if (length == 0) return;
@@ -199,6 +230,7 @@ private:
                 desk.embed(model.target, ask.prompt + (long)(from + s + i) * ask.prompt_length, length, 0,
                            x + (long)i * length * dim);
             desk.read(x, lengths.data(), some, true, [&](int block, const float* seen) {
+                stop.hear();
                 for (int i = 0; i < some * length; ++i)
                     keep(past, block, places[(long)(s + i / length) * steps + i % length], seen + 3L * dim * i);
             });
@@ -425,10 +457,11 @@ extern "C" {
 // The best answers to each sentence: some sentences in each share, and the threads divided among the shares.
 int regard_search(const Model* model, const Ask* ask, const Answers* answers, int shares, int threads) {
     return shared_out(1, 1, [=](int, int) {
+        Stop stop(ask->stop);
         std::vector<std::vector<int>> rows(ask->sentences);  // at each step, of the share that a sentence is the first of
         const bool done = crewed_out(ask->sentences, shares, threads, [&](int from, int to, Crew& crew) {
-            if (from < to) rows[from] = Search(*model, *ask, crew, from, to).run(*answers);
-        });
+            if (from < to) rows[from] = Search(*model, *ask, crew, from, to).run(*answers, stop);
+        }, stop.asking());
         if (!done) throw std::runtime_error("some of the sentences have no answer");
         count_all_rows(*ask, *answers, rows);
     });
