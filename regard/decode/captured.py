@@ -119,8 +119,7 @@ class Captured:
             return False
         desk = self._ready(state, prompt, lines, need, parts)
         if desk is None:
-            logits, state = self._read(prompt, state)
-            self._forget_what_is_stale(parts)
+            logits, state = self._read(prompt, state, parts)
             desk = self._desk(state, lines[0], len(lines), need)
             if desk is None:
                 return False
@@ -143,8 +142,9 @@ class Captured:
         alike = desk is not None and len(tensors(state.past)) == len(desk.standing.loose)
         return desk if alike else None
 
-    def _read(self, prompt: Tensor, state: State) -> tuple[Tensor, State]:
-        """In one call, where a prompt of its size has been read before."""
+    def _read(self, prompt: Tensor, state: State, parts: Sequence[nn.Module]) -> tuple[Tensor, State]:
+        """In one call, where a prompt of its size has been read before, by the model as it is now."""
+        self._forget_what_is_stale(parts)
         self._fresh_pool(prompt.device)
         new = state.length == 0 and state.memory is None and state.lengths is None and not tensors(state.past)
         place = self.prompts.find(self.model, prompt, self.pool) if new and prompt.shape[1] > 1 else None
