@@ -43,6 +43,7 @@ class Desk:
         self.thrown = torch.zeros(sentences, thrown, dtype=torch.float64, device=device)
         shape = (max(every, WARM), sentences, line.how.columns, keep)
         self.told = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.news = torch.zeros(shape, dtype=torch.float64, pin_memory=device.type == "cuda")
         kernels = standing.kernels
         self.kernels = kernels if kernels is not None and kernels.suit(standing.seen, 1) else None
         self.replay: Replay = self.work
@@ -134,8 +135,10 @@ class Desk:
             self.replay()
 
     def look(self, steps: int) -> tuple[Tensor, list[bool]]:
-        """What the last steps have told, and who is still going: here the host waits."""
-        return self.told[:steps].to("cpu", copy=True), self.going.tolist()
+        """What the last steps have told, until somebody looks again, and who is still going: here the host waits, once
+        for both."""
+        news = self.news[:steps].copy_(self.told[:steps], non_blocking=True)
+        return news, self.going.tolist()
 
     def _rank_by(self, penalty: Penalty | None) -> None:
         if penalty is not self.penalty:

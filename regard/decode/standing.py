@@ -86,15 +86,21 @@ class Standing:
         if rooms := [t for kv in _found((self.past, self.memory), KV) for t in (kv.k, kv.v)]:
             torch._foreach_zero_(rooms)
         self._of_the_first(self.seen)[..., : state.length] = 0.0
-        for mine, kv in zip(_found(self.past, KV), _found(state.past, KV), strict=state.length > 0):
-            for to, t in ((mine.k, kv.keys), (mine.v, kv.values)):
-                self._of_the_first(to.transpose(-2, -1))[..., : kv.length] = t.index_select(0, rows).transpose(-2, -1)
+        self._have(_found(state.past, KV), rows)
         for to, t in zip(tensors(self.past), tensors(state.past), strict=True):
             to.copy_(t.index_select(0, rows.repeat_interleave(self.width)))
         for there, memory in zip(_found(self.memory, Memory), _found(state.memory, Memory), strict=True):
             self._hear(there, memory, rows)
         for to, t in zip(tensors(self.memory), tensors(state.memory), strict=True):
             to.copy_(t.index_select(0, rows))
+
+    def _have(self, past: Sequence[KV], rows: Tensor) -> None:
+        """These rows of keys and values, all in one call: one after another they take longer than a word."""
+        if past:
+            here = [t for kv in past for t in (kv.keys, kv.values)]
+            room = [self._of_the_first(t.transpose(-2, -1)) for kv in _found(self.past, KV) for t in (kv.k, kv.v)]
+            places = [to[..., : t.shape[-2]] for to, t in zip(room, here, strict=True)]
+            torch._foreach_copy_(places, [_rows(t, rows).transpose(-2, -1) for t in here])
 
     def take(self, other: Standing, sentences: Tensor) -> None:
         """These sentences of another, as they stand there."""
@@ -141,12 +147,17 @@ class Standing:
         self.heard[:, 0, 0] = torch.where(mine.real, 0.0, HIDDEN)
         there = [t[:, :, :length] for kv in _found(mine.keys, KV) for t in (kv.k, kv.v)]
         here = [t for kv in _found(memory.keys, KV) for t in (kv.keys, kv.values)]
-        torch._foreach_copy_(there, [t.index_select(0, rows) for t in here])
+        torch._foreach_copy_(there, [_rows(t, rows) for t in here])
 
 
 def length_of(memory: Any) -> int:
     """Tokens of the longest source that is looked at; 0 where none is."""
     return max((kv.length for kv in _found(memory, KV)), default=0)
+
+
+def _rows(t: Tensor, rows: Tensor) -> Tensor:
+    """Those rows of it; the only one there is need not be looked for."""
+    return t.expand(len(rows), *t.shape[1:]) if len(t) == 1 else t.index_select(0, rows)
 
 
 def _kind(tree: Any) -> torch.dtype:
