@@ -34,6 +34,12 @@ async def post(asking: httpx.AsyncClient, body: dict[str, Any]) -> httpx.Respons
     return await asking.post("/v1/predict", json=body)
 
 
+def time_is_over(served: Served) -> None:
+    """Of all that is live, however long the machine took to come here."""
+    for job, _ in served.worker.live.values():
+        job.ticket.deadline = time.monotonic()
+
+
 def test_a_full_waiting_room_turns_away_and_says_when_to_come_back() -> None:
     engine = stepped()
     with serving("rewrite", rows=1, waiting=2, engine=engine) as served:
@@ -81,12 +87,12 @@ def test_rows_enter_and_leave_in_mid_decode() -> None:
 
 def test_after_the_deadline_the_work_is_stopped() -> None:
     engine = stepped()
-    with serving("rewrite", seconds=0.2, engine=engine) as served:
+    with serving("rewrite", seconds=20, engine=engine) as served:
 
         async def work(asking: httpx.AsyncClient) -> httpx.Response:
             task = asyncio.create_task(post(asking, LONG))
             await until(lambda: len(served.worker.live) == 1)
-            await asyncio.sleep(0.25)
+            time_is_over(served)
             engine.allowed.release()
             return await task
 
@@ -95,7 +101,7 @@ def test_after_the_deadline_the_work_is_stopped() -> None:
         assert served.metrics.steps.total() == 1
         assert served.metrics.dropped.total(cause="deadline") == 1
     assert reply.status_code == 504
-    assert reply.json()["error"]["message"].startswith("no answer within 0.2 s, so the work was stopped; ask for less")
+    assert reply.json()["error"]["message"].startswith("no answer within 20 s, so the work was stopped; ask for less")
 
 
 def test_a_model_that_hangs_is_not_waited_for() -> None:
@@ -134,7 +140,7 @@ async def raw(
 @pytest.mark.parametrize("stream", [False, True])
 def test_whoever_hangs_up_frees_its_rows_before_the_next_step(stream: bool) -> None:
     engine = stepped()
-    path, body = ("/v1/completions", {"prompt": "the cat", "max_tokens": 40, "n": 3, "stream": True})
+    path, body = ("/v1/completions", {"prompt": "the cat", "max_tokens": 40, "n": 3, "seed": 1, "stream": True})
     path, body = (path, body) if stream else ("/v1/predict", LONG)
     with serving("language" if stream else "rewrite", engine=engine) as served:
 
@@ -177,13 +183,14 @@ def test_events_come_while_the_model_is_at_work() -> None:
 
 def test_a_deadline_in_mid_stream_is_told_as_an_event() -> None:
     engine = stepped()
-    with serving("language", seconds=0.3, engine=engine) as served:
+    with serving("language", engine=engine) as served:
 
         async def work() -> list[Any]:
-            async with raw(served, "/v1/completions", {"prompt": "the cat", "stream": True}) as (_, sent):
+            body = {"prompt": "the cat", "temperature": 0, "stream": True}  # what is drawn may be the end at once
+            async with raw(served, "/v1/completions", body) as (_, sent):
                 engine.allowed.release(1)
                 await until(lambda: len(sent) == 2)
-                await asyncio.sleep(0.35)
+                time_is_over(served)
                 engine.allowed.release(1)
             return sent
 
