@@ -22,6 +22,7 @@ from regard.core.state import KV, Fixed
 from regard.errors import ConfigError, nearest
 
 VALUES = ("memory", "projected")
+SIDE = 8  # channels, or keys, that are put beside others: a GPU wants multiples of eight
 Beside = Callable[[Tensor, KV, Mask], Mask]  # sees queries (B, H, Q, D) and what they look at, says where they may
 
 
@@ -215,6 +216,9 @@ class Attention(Packable):
             mask, batch = mask.unpacked(), len(spans.real)
         q, k = _scatter(dots.q, batch), dots.k
         rows = probe.rows(q.shape[-2], q.device)
+        if mask.keys is not None and mask.only_keys and dots.bias is None and batch == len(k) and self.gain is None:
+            probe.keep(_weigh_keys(probe.pick(q) * dots.scale, probe.of_heads(k), mask.keys))
+            return
         table = _scatter(_gather(probe.pick(q), len(k)) * dots.scale @ probe.of_heads(k).transpose(-2, -1), batch)
         if dots.bias is not None:
             table = table + probe.pick(dots.bias)
@@ -282,6 +286,19 @@ def _place(q: Tensor, kv: KV, mask: Mask) -> Place:
 
 def _weigh(table: Tensor, mask: Mask) -> Tensor:
     return _softmax(table, mask.dense(table.shape[-2], table.shape[-1], table.device))
+
+
+def _weigh_keys(q: Tensor, k: Tensor, real: Tensor) -> Tensor:
+    """softmax(q·k) where all queries of a row may look at the same keys, (B, K): who may not be looked at says so in a
+    channel of its own, so that the product is the whole score and no table is filled afterwards. A row with nothing to
+    see looks at one more key, which nobody is shown. As in the fused kernel, NaN in a hidden key is seen."""
+    nothing = torch.finfo(q.dtype).min
+    told = torch.full((len(k), 1, k.shape[-2] + SIDE, SIDE), 0.0, dtype=q.dtype, device=q.device)
+    told[:, 0, : k.shape[-2], 0].masked_fill_(~real, nothing)
+    told[:, 0, k.shape[-2] :, 0] = float("-inf")
+    told[:, 0, k.shape[-2], 0] = nothing / 2
+    keys = torch.cat([F.pad(k, (0, 0, 0, SIDE)), told.expand(-1, k.shape[1], -1, -1)], -1)
+    return (F.pad(q, (0, SIDE), value=1.0) @ keys.transpose(-2, -1)).softmax(-1)[..., : k.shape[-2]]
 
 
 def _softmax(table: Tensor, seen: Tensor | None) -> Tensor:

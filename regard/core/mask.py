@@ -86,6 +86,12 @@ class Mask:
         together = each.unflatten(0, (rows, -1)).transpose(1, 2).flatten(2, 3)  # (B, H, n·Q, K)
         return replace(self, pairs=together)
 
+    @property
+    def only_keys(self) -> bool:
+        """True where all queries of a row may look at the same of its keys, and not at others."""
+        others = (self.window, self.segments, self.pairs, self.drawn, self.spans)
+        return self.keys is not None and not self.causal and all(part is None for part in others)
+
     def only_starts(self, q: int, k: int) -> bool:
         """True where segments and causality are all, and it is known where segments begin."""
         others = (self.window, self.keys, self.pairs, self.drawn, self.spans, self.offset)

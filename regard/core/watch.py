@@ -96,7 +96,7 @@ class silence:
 
 def attentions(model: nn.Module, names: str | Iterable[str] = "*") -> dict[str, Attention]:
     """The attentions of a model by name, in the order of the model. A name that fits none is an error."""
-    found = {_plain(name): part for name, part in model.named_modules() if isinstance(part, Attention)}
+    found = {_plain(name): part for name, part in _attentions(model, "", set())}
     if not found:
         raise ConfigError("this model has no attention to watch; take one that has, such as a Transformer")
     patterns = [names] if isinstance(names, str) else list(names)
@@ -104,6 +104,21 @@ def attentions(model: nn.Module, names: str | Iterable[str] = "*") -> dict[str, 
         if not any(fnmatchcase(name, pattern) for name in found):
             raise ConfigError(f"no attention is named {pattern!r}; {nearest(pattern, found)}")
     return {name: part for name, part in found.items() if any(fnmatchcase(name, p) for p in patterns)}
+
+
+def _attentions(part: nn.Module, name: str, known: set[nn.Module]) -> Iterator[tuple[str, Attention]]:
+    """Each once. What is inside an attention is none: to ask all modules takes twice as long, while a GPU has nothing
+    to do."""
+    if part in known:
+        return
+    known.add(part)
+    if isinstance(part, Attention):
+        yield name, part
+        return
+    dot = f"{name}." if name else ""
+    for key, one in part._modules.items():
+        if one is not None and (one._modules or isinstance(one, Attention)):
+            yield from _attentions(one, dot + key, known)
 
 
 def _plain(name: str) -> str:

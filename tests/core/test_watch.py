@@ -16,7 +16,8 @@ from regard.core.attention import Attention
 from regard.core.block import Block, FeedForward, PreNorm
 from regard.core.mask import Mask
 from regard.core.probe import _OPEN
-from regard.core.watch import attentions
+from regard.core.state import KV
+from regard.core.watch import attentions, watch
 from regard.errors import ConfigError
 
 from .masks import Shape, by_hand, masks, shapes
@@ -352,3 +353,31 @@ def test_a_compiled_model_keeps_the_names_of_its_attentions() -> None:
     assert seen["0"][0].shape == (2, 1, 1, 3)
     with regard.silence(compiled, "0", 1):
         assert not torch.equal(compiled(x), before)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [3, 1])
+def test_what_is_shown_of_hidden_keys_is_nothing(kind: torch.dtype, rows: int) -> None:
+    """Also where a row has nothing to see at all, in each precision, and where one mask is for all rows."""
+    attention = Attention(16, heads=2).to(kind)
+    x, memory = torch.randn(3, 4, 16, dtype=kind), torch.randn(3, 5, 16, dtype=kind)
+    real = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5])[:rows]
+    with watch(attention, heads=[1], queries=[0, -1]) as seen:
+        attention(x, memory, Mask(keys=real))
+    (found,) = seen[""]
+    exact, kv = Attention(16, heads=2).double(), attention.project(memory)
+    exact.load_state_dict({name: t.double() for name, t in attention.state_dict().items()})
+    kv = KV.of(kv.k.double(), kv.v.double())
+    wanted = exact.weigh(x.double(), kv, Mask(keys=real))[:, 1:, [0, 3]]
+    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=3 * float(torch.finfo(kind).eps) + 1e-9)
+    hidden = ~real.expand(3, 5)[:, None, None].expand_as(found)
+    assert (found[hidden] == 0).all()
+
+
+def test_keys_and_pairs_are_watched_together() -> None:
+    attention = Attention(8, heads=2).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    mask = Mask(keys=torch.tensor([[True, True, False]] * 2), pairs=torch.eye(3, dtype=torch.bool)[None, None])
+    with watch(attention) as seen:
+        attention(x, mask=mask)
+    torch.testing.assert_close(seen[""][0], attention.weigh(x, attention.project(x), mask))
