@@ -331,5 +331,6 @@ def _along(dots: Dots, v: Tensor, mask: Mask, dropout: float) -> Tensor:
     assert mask.starts is not None
     rows, _, length, _ = dots.q.shape
     q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (dots.q, dots.k, v))
-    context = look_along(q, k, v, mask.starts, length, causal=mask.causal, dropout=dropout, scale=dots.scale)
+    starts, longest = mask.starts, (length, length)
+    context = look_along(q, k, v, starts, starts, longest, causal=mask.causal, dropout=dropout, scale=dots.scale)
     return context.unflatten(0, (rows, length)).transpose(1, 2)

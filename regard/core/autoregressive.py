@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.core.documents import Documents
 from regard.core.head import Head
 from regard.core.linear import recorded
-from regard.core.spans import Along, Rows
+from regard.core.spans import Along, Begun, LookAlong, Rows, Spans
 from regard.core.state import State
 
 
@@ -33,7 +33,9 @@ class Autoregressive(nn.Module):
     recordable: bool = (
         True  # a training step is many kernels; False: a few long ones, which gain nothing from a recording
     )
+    unpads: bool = False  # it can leave out the padding of both sides while it learns: `unpadded`
     along: Along | None = None  # attention for rows that lie end to end, where it learns and there is such a kernel
+    nearby: LookAlong | None = None  # the same on a GPU, where there is a better one than the library's
     writer: Any = None  # searches in one call, where it was prepared for that
 
     def start(self, source: Tensor | None = None, real: Tensor | None = None, *, rows: int | None = None) -> State:
@@ -52,28 +54,39 @@ class Autoregressive(nn.Module):
     def forward(
         self,
         source: Tensor | None,
-        real: Tensor | None,
+        real: Tensor | Spans | None,
         target: Tensor,
         told: Tensor | None = None,
-        asked: Tensor | None = None,
+        asked: Tensor | Spans | None = None,
     ) -> tuple[Tensor, State]:
         """Training enters here by __call__, so that the hooks of DDP and FSDP run.
 
         `told` (B, T): where it is False, the model hears its own likeliest word instead of the target's.
         `asked` (B, T): where it is False, up to the end of a row, nobody asks what follows, and a system may leave that
-        out.
+        out. Spans, of `real` and of what is asked, say so too, to a system that `unpads`; what it hears of these comes
+        as it lies, (1, N, dim).
         """
-        along = None if told is not None or recorded() else self.along
-        if along is not None and real is not None and source is not None and _ends(asked):
-            hidden = self.unpadded(source, target, Rows(real, along), Rows(asked, along))
-            if hidden is not None:
-                return hidden, State()
+        able = self.unpads and source is not None and told is None
+        if able and isinstance(real, Begun) and isinstance(asked, Begun):
+            return self.unpadded(source, target, real, asked), State()  # type: ignore[arg-type]
+        if isinstance(real, Spans) or isinstance(asked, Spans):
+            raise ValueError(f"spans came, but {type(self).__name__} leaves no padding out here; give tensors")
+        sides = self._sides(real, asked) if able else None
+        if source is not None and sides is not None:
+            return sides[1].unpack(self.unpadded(source, target, *sides)), State()
         return self._hear(target, told, self.start(source, real, rows=len(target)))
 
-    def unpadded(self, source: Tensor, target: Tensor, reading: Rows, writing: Rows) -> Tensor | None:
-        """`forward` where tokens of both sides that are padding are left out, and no state comes of it; None: a system
-        that does not do that."""
-        return None
+    def _sides(self, real: Tensor | None, asked: Tensor | None) -> tuple[Rows, Rows] | None:
+        """What is read and what is asked, where there is a kernel for rows end to end."""
+        along = None if recorded() else self.along
+        if along is None or real is None or not _ends(asked):
+            return None
+        return Rows(real, along), Rows(asked, along)
+
+    def unpadded(self, source: Tensor, target: Tensor, reading: Begun, writing: Begun) -> Tensor:
+        """`forward` where tokens of both sides that are padding are left out, and no state comes of it: (1, N, dim) of
+        what is asked."""
+        raise TypeError(f"{type(self).__name__} must define unpadded")
 
     def _hear(self, target: Tensor, told: Tensor | None, state: State) -> tuple[Tensor, State]:
         return self.states(target, state) if told is None else self._hearing_itself(target, told, state)
@@ -116,10 +129,10 @@ class Sourceless(Autoregressive):
     def forward(
         self,
         source: Tensor | None,
-        real: Tensor | None,
+        real: Tensor | Spans | None,
         target: Tensor,
         told: Tensor | None = None,
-        asked: Tensor | None = None,
+        asked: Tensor | Spans | None = None,
         *,
         documents: Tensor | Documents | None = None,
         past: Any = None,
@@ -127,7 +140,7 @@ class Sourceless(Autoregressive):
         """`documents` (B, T): tokens of equal ids are one document, to be read as if it stood alone. `past`, of a state
         that has read before: the target goes on from there, and its document 0 with the last that was read.
         """
-        state = self.start(source, real, rows=len(target))
+        state = self.start(source, rows=len(target))
         if isinstance(documents, Tensor):
             documents = Documents(documents)
         if past is not None:

@@ -10,7 +10,7 @@ is the accelerator's on a CPU, whose rows may look at those of another batch, to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import pairwise
 from typing import Protocol
@@ -18,6 +18,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+LookAlong = Callable[..., Tensor]  # a kernel for a GPU, asked as `look_along` is
 
 SPARE = 0  # pairs of query and key that a group may waste on padding: on a CPU none, rows as they lie are fastest
 SPARE_GPU = 2**20  # about what a GPU computes in the time that it takes to call it
@@ -43,6 +45,15 @@ class Spans:
         """Where the rows of queries lie, if they are not their own: row i looks at row i."""
         return self
 
+    @property
+    def longest(self) -> int:
+        return self.real.shape[1]
+
+    @property
+    def places(self) -> Tensor:
+        """(1, N) where in its row each packed token stands."""
+        return (self.at % self.longest)[None]
+
     def takes(self, *heads: Tensor, dropout: float) -> bool:
         """Whether `look` is for such queries, keys and values; others are looked at side by side."""
         return True
@@ -63,13 +74,31 @@ class Spans:
         return torch.cat(contexts).transpose(0, 1)[None]
 
 
-class SteadySpans(Spans):
+class Begun(Spans):
+    """For a kernel that is told where each row begins, and that may be asked by rows of another batch."""
+
+    starts: Tensor  # (R + 1,) where each row begins, and the last of them ends
+    others: Begun | None = None  # that ask
+
+    @property
+    def asking(self) -> Begun:
+        return self if self.others is None else self.others
+
+    def asked_by(self, others: Begun) -> Begun:
+        """Such a kernel wants as many rows on both sides: empty ones are put behind the fewer."""
+        found, found.others = copy(self), copy(others)
+        most = max(len(self.starts), len(others.starts))
+        found.starts, found.others.starts = (_with_empty(starts, most) for starts in (self.starts, others.starts))
+        return found
+
+
+class SteadySpans(Begun):
     """In `room` places, as many as are real or more: shapes do not depend on the data, and nothing is asked of the
     device. What is left over are rows of their own, of which nobody hears.
     """
 
-    def __init__(self, real: Tensor, room: int) -> None:
-        self.real, self.longest = real, real.shape[1]
+    def __init__(self, real: Tensor, room: int, along: LookAlong | None = None) -> None:
+        self.real, self.along = real, along
         self.at = first_places(real.flatten(), room)
         ends, over = real.sum(1).cumsum(0), torch.arange(1, -(-room // self.longest) + 1, device=real.device)
         ends = torch.cat([ends, (ends[-1] + self.longest * over).clamp(max=room)])
@@ -79,6 +108,11 @@ class SteadySpans(Spans):
     def rows(self) -> Tensor:  # type: ignore[override]
         places = torch.arange(len(self.at), device=self.at.device, dtype=torch.int32)
         return torch.searchsorted(self.starts[1:], places, right=True)
+
+    @property
+    def held(self) -> Tensor:
+        """(1, N) which places are those of real tokens."""
+        return (self.at < self.real.numel())[None]
 
     def takes(self, *heads: Tensor, dropout: float) -> bool:
         return fits(*heads)
@@ -95,12 +129,13 @@ class SteadySpans(Spans):
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float) -> Tensor:
         q, k, v = (t.squeeze(0).transpose(0, 1) for t in (q, k, v))  # t[0] would cost its gradient one copy more
-        context = look_along(q, k, v, self.starts, self.longest, causal=causal, dropout=dropout, scale=scale)
+        look, asking, longest = self.along or look_along, self.asking, (self.asking.longest, self.longest)
+        context = look(q, k, v, asking.starts, self.starts, longest, causal=causal, dropout=dropout, scale=scale)
         return context.transpose(0, 1)[None]
 
 
 class Along(Protocol):
-    """A kernel for rows end to end: queries (N, H, D) look at keys and values (M, H, D)."""
+    """A kernel for a CPU, for rows end to end: queries (N, H, D) look at keys and values (M, H, D)."""
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, asking: Tensor, asked: Tensor, *, causal: bool, scale: float
@@ -108,10 +143,8 @@ class Along(Protocol):
         """`asking` and `asked`, (B + 1,): where rows of queries and of keys begin, and the last of them ends."""
 
 
-class Rows(Spans):
+class Rows(Begun):
     """In the order that they came in, for a kernel on a CPU."""
-
-    others: Rows | None = None  # that ask
 
     def __init__(self, real: Tensor, along: Along) -> None:
         self.real, self.along = real, along
@@ -119,22 +152,8 @@ class Rows(Spans):
         self.starts = F.pad(real.sum(1).cumsum(0), (1, 0)).to(torch.int32)
 
     @property
-    def asking(self) -> Rows:
-        return self.others or self
-
-    def asked_by(self, others: Rows) -> Rows:
-        found = copy(self)
-        found.others = others
-        return found
-
-    @property
     def rows(self) -> Tensor:  # type: ignore[override]
-        return self.at // self.real.shape[1]
-
-    @property
-    def places(self) -> Tensor:
-        """(1, N) where in its row each packed token stands."""
-        return (self.at % self.real.shape[1])[None]
+        return self.at // self.longest
 
     def takes(self, *heads: Tensor, dropout: float) -> bool:
         alike = len({t.shape[-1] for t in heads}) == 1
@@ -169,12 +188,22 @@ def fits(*heads: Tensor) -> bool:
 
 
 def look_along(
-    q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int, *, causal: bool, dropout: float, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    asking: Tensor,
+    asked: Tensor,
+    longest: tuple[int, int],
+    *,
+    causal: bool,
+    dropout: float,
+    scale: float,
 ) -> Tensor:
-    """Attention of each row to itself, where rows lie end to end, (N, H, D). PyTorch's nested tensors call this kernel
-    likewise; by its own name it has dropout, needs no nested tensors, and can be compiled and recorded."""
+    """Attention of each row of queries (N, H, D) to its row of keys and values (M, H, D), where rows lie end to end,
+    and how long they are at most. PyTorch's nested tensors call this kernel likewise; by its own name it has dropout,
+    needs no nested tensors, and can be compiled and recorded."""
     flash = torch.ops.aten._flash_attention_forward
-    context: Tensor = flash(q, k, v, starts, starts, longest, longest, dropout, causal, False, scale=scale)[0]
+    context: Tensor = flash(q, k, v, asking, asked, *longest, dropout, causal, False, scale=scale)[0]
     return context
 
 
@@ -217,6 +246,11 @@ def _alike(lengths: list[int], spare: int) -> Iterator[list[int]]:
             cuts.append(i)
             waste = 0
     yield from (lengths[start:end] for start, end in pairwise([*cuts, len(lengths)]))
+
+
+def _with_empty(starts: Tensor, most: int) -> Tensor:
+    """Empty rows put behind the last, so that there are `most` numbers."""
+    return torch.cat([starts, starts[-1:].expand(most - len(starts))])
 
 
 def _place(x: Tensor, at: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -34,6 +34,7 @@ class Batch:
     written: Tensor  # (B, T) as `real`, of the target: an end may have the number that pads
     ids: tuple[int, ...]  # line numbers in the data
     tokens: int  # of the target that are predicted: all but its beginning and padding
+    room: tuple[int, int] | None = None  # places for what is read and for what is asked, where padding is left out
 
     @property
     def rows(self) -> int:
@@ -43,6 +44,16 @@ class Batch:
     def count(self) -> int:
         """What the loss is summed over."""
         return self.tokens
+
+    @property
+    def asked(self) -> Tensor:
+        """(B, T - 1) what is to be told, the words before it given."""
+        return self.written[:, 1:]
+
+    @property
+    def read(self) -> Tensor:
+        """(B, S) what has to be read for that: nothing of rows that only fill up."""
+        return self.real & self.asked.any(1, keepdim=True)
 
     def steady(self, longest: int | None = None) -> Batch:
         """The same in one of few shapes; of the rows that fill it up, nothing is to be written."""
@@ -55,6 +66,10 @@ class Batch:
         wanted = F.pad(lengthen(self.written, written), (0, 0, 0, rows - self.rows))
         source, real, target = fill(self.source, read), fill(self.real, read), fill(self.target, written)
         return replace(self, source=source, real=real, target=target, written=wanted)
+
+    def roomy(self) -> Batch:
+        """The same, to be learnt from without padding."""
+        return replace(self, room=(more(int(self.read.sum())), more(int(self.asked.sum()))))
 
     def to(self, device: torch.device | str) -> Batch:
         """On a GPU the copy goes on while the caller does."""

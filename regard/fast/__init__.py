@@ -23,6 +23,7 @@ narrow   a Transformer's block made of them
 and for one that learns there:
 
 loss     the loss of a row of logits and its gradient, in one kernel
+short    attention of short rows that lie end to end
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from regard.core.head import Head
 from regard.core.linear import Layout, Multiplying, pack
 from regard.decode.captured import capture
 from regard.errors import ConfigError, nearest
-from regard.fast import kernels, learning, loss, narrow
+from regard.fast import kernels, learning, loss, narrow, short
 from regard.fast.build import Unbuilt, library
 from regard.fast.matrix import Matrix, in_bytes
 from regard.fast.reader import Reader
@@ -84,6 +85,8 @@ def quicken(model: nn.Module) -> None:
             part.times = learning.times
         if native and isinstance(part, Autoregressive):
             part.along = learning.along
+        elif like is not None and short.suits(like) and isinstance(part, Autoregressive):
+            part.nearby = short.look_along
 
 
 def _in_bytes(like: Tensor) -> Layout:

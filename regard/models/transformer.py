@@ -26,7 +26,7 @@ from regard.core.mask import Mask
 from regard.core.norm import NORMS
 from regard.core.position import POSITIONS
 from regard.core.score import Location, Score
-from regard.core.spans import Rows
+from regard.core.spans import Begun
 from regard.core.state import KV, Memory, State
 from regard.errors import ConfigError
 
@@ -109,6 +109,7 @@ class Transformer(Autoregressive):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config, self.longest = config, config.longest
+        self.unpads = config.normalise != "batch"  # which averages over padding, too
         vocab, source_vocab = config.vocab or 0, config.source_vocab or config.vocab or 0
         self.words = nn.Embedding(vocab, config.dim)
         joint, own = config.tied in ("all", "words"), config.source_positions == "own"
@@ -141,14 +142,12 @@ class Transformer(Autoregressive):
         x, past = self._write(x, mask, state.past, memory.keys, memory_mask)
         return x, state.after(written, past)
 
-    def unpadded(self, source: Tensor, target: Tensor, reading: Rows, writing: Rows) -> Tensor | None:
-        if self.config.normalise == "batch":  # which averages over padding, too
-            return None
+    def unpadded(self, source: Tensor, target: Tensor, reading: Begun, writing: Begun) -> Tensor:
         keys = self._read(self._embed_rows(source, self._source_side, reading), Mask(spans=reading))
         x, nothing = self._embed_rows(target, self._side, writing), [None] * len(self.decoder)
         across = Mask(spans=reading.asked_by(writing))
         x, _ = self._write(x, Mask(causal=True, spans=writing), nothing, keys, across)
-        return writing.unpack(x)
+        return x
 
     def _read(self, x: Tensor, mask: Mask) -> list[KV]:
         """The source, as each block of the decoder looks at it."""
@@ -177,7 +176,7 @@ class Transformer(Autoregressive):
     def _embed(self, tokens: Tensor, side: Side, start: int, own: Tensor | None = None) -> Tensor:
         return self._placed(tokens, side, side.positions(start, tokens.shape[1], own))
 
-    def _embed_rows(self, tokens: Tensor, side: Side, rows: Rows) -> Tensor:
+    def _embed_rows(self, tokens: Tensor, side: Side, rows: Begun) -> Tensor:
         """(B, T) -> (1, N, dim)."""
         return self._placed(rows.pack(tokens), side, F.embedding(rows.places, side.positions(0, tokens.shape[1])))
 

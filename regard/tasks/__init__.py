@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import nn
@@ -43,6 +44,11 @@ class Steady:
     """
 
     steady = True
+
+    def in_few_shapes(self, model: nn.Module) -> Callable[[Any], Any]:
+        """How a batch becomes one of few shapes, for this model and in the precision of now."""
+        longest = getattr(model, "longest", None)
+        return lambda batch: batch.steady(longest)
 
     def cost(self, model: nn.Module, batch: Any, before: Any) -> Loss:
         """The sum alone, from tensors and their shapes: numbers that change from batch to batch are not asked for."""

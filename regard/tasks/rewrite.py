@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from regard.core.attention import Attention
 from regard.core.autoregressive import Autoregressive
 from regard.core.head import Loss
+from regard.core.spans import SteadySpans, has_kernel
 from regard.core.watch import watch
 from regard.data.batch import Batch, Batches, in_order, pad
 from regard.data.store import Store
@@ -102,20 +103,29 @@ class Rewrite(Steady):
         """With scheduled sampling the host throws another coin for each batch."""
         return self.settings.forcing_end is None
 
+    def in_few_shapes(self, model: nn.Module) -> Callable[[Any], Any]:
+        """Without padding, where the model can leave it out and there is a kernel that is told where rows begin."""
+        steady = super().in_few_shapes(model)
+        if not getattr(model, "unpads", False) or not has_kernel(next(model.parameters()).device):
+            return steady
+        return lambda batch: steady(batch).roomy()
+
     def cost(self, model: nn.Module, batch: Batch, before: Any) -> Loss:
         """`before` counts batches for scheduled sampling and remembers what is usual for hard attention; else None."""
         settings, carried = self.settings, before or {}
         told, wanted = batch.target[:, :-1], batch.target[:, 1:]
         heard = coins(told, chance_of_truth(carried.get("batches", 0), settings))
-        real = batch.written[:, 1:]
-        hidden, state = model(batch.source, batch.real, told, heard, real)
+        real, asked = _unpadded(model, batch) if heard is None else (batch.real, batch.asked)
+        hidden, state = model(batch.source, real, told, heard, asked)
+        if isinstance(asked, SteadySpans):
+            wanted, asked = asked.pack(wanted), asked.held
         loss: Loss = model.head(  # type: ignore[operator]
-            hidden, wanted, real=real, count=batch.count, smoothing=settings.smoothing
+            hidden, wanted, real=asked, count=batch.count, smoothing=settings.smoothing
         )
         after = {} if settings.forcing_end is None else {"batches": carried.get("batches", 0) + 1}
         if "choice" in state.notes:
             loss.total, after["usual"] = with_choices(
-                loss, model.head, hidden, wanted, real, state.notes, settings, carried.get("usual")  # type: ignore[arg-type]
+                loss, model.head, hidden, wanted, batch.asked, state.notes, settings, carried.get("usual")  # type: ignore[arg-type]
             )  # fmt: skip
         loss.carry = after or None
         return loss
@@ -137,6 +147,14 @@ class Rewrite(Steady):
             return None
         source, target = store.pair(place)
         return aligned(model, self.tokenizers, source.tolist(), target.tolist())
+
+
+def _unpadded(model: nn.Module, batch: Batch) -> tuple[Tensor | SteadySpans, Tensor | SteadySpans]:
+    """What is read and what is asked of a batch; without padding where it has room for that."""
+    if batch.room is None:
+        return batch.real, batch.asked
+    (reading, writing), nearby = batch.room, cast(Autoregressive, model).nearby
+    return SteadySpans(batch.read, reading, nearby), SteadySpans(batch.asked, writing, nearby)
 
 
 def typical(store: Store) -> int | None:

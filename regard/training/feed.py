@@ -15,7 +15,8 @@ class Feed:
     """
 
     def __init__(self, run: Run, task: Task, *, steady: bool = False) -> None:
-        self.run, self.task, self.steady = run, task, steady
+        self.run, self.task = run, task
+        self.shape = task.in_few_shapes(run.model) if steady else None  # type: ignore[attr-defined]
         self.aside = ThreadPoolExecutor(1, "feed") if steady else None
         self.index, self.next = -1, Future[Any]()
 
@@ -34,4 +35,4 @@ class Feed:
 
     def _make(self, index: int) -> Any:
         batch = self.task.batch("train", index, self.run.rank, self.run.world)
-        return batch.steady(getattr(self.run.model, "longest", None)) if self.steady else batch
+        return batch if self.shape is None else self.shape(batch)

@@ -100,7 +100,8 @@ class Steps:
         self.run, self.task, self.config, self.log = run, task, config, log
         self.learn = learning(run, task, config, log.say)
         steady = isinstance(self.learn, Recorded)
-        self.feed = Feed(run, task, steady=steady)
+        with autocast(run.device, config.precision):  # which precision it is decides what batches are like
+            self.feed = Feed(run, task, steady=steady)
         self.ahead = steady and config.on_nan == "raise" and optim.leaves_out(run.optimizers)
         self.waiting: deque[Made] = deque()
         self.since = 0.0

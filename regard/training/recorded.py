@@ -28,7 +28,7 @@ from regard.training.checkpoint import Say
 from regard.training.state import pack, undisturbed, unpack
 from regard.weights import Tensors
 
-MOST = 64  # forms that are recorded
+MOST = 128  # forms that are recorded
 REHEARSALS = 2
 OF_ONE_BATCH = ("ids", "tokens")  # what a batch says of itself that no cost depends on
 
@@ -80,7 +80,7 @@ class Recorded:
         self, model: nn.Module, task: Steady, work: Work, recorder: Recorder, say: Say = print, most: int = MOST
     ) -> None:
         self.model, self.task, self.work, self.recorder, self.say = model, task, work, recorder, say
-        self.room = most
+        self.room, self.full = most, False
         self.takes: dict[object, Take] = {}
         self.gradients: dict[nn.Parameter, Tensor] = {}  # the fixed place of each
 
@@ -95,6 +95,9 @@ class Recorded:
         form = fresh, form_of(batch, before)
         if form not in self.takes and len(self.takes) < self.room:
             self._record(form, batch, before)
+        elif form not in self.takes and self.room and not self.full:
+            self.full = True
+            self.say(f"batches of more than {self.room} shapes have come; steps of further ones are not recorded")
         take = self.takes.get(form)
         if take is None:
             return None

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from regard.core.autoregressive import Autoregressive
 from regard.core.head import Head
+from regard.core.spans import SteadySpans
 from regard.core.state import State
 
 
@@ -48,3 +49,23 @@ def test_a_system_must_define_two_verbs() -> None:
         Nothing().start()
     with pytest.raises(TypeError, match="Nothing must define states"):
         Nothing().states(torch.ones(1, 1), State())
+
+
+def test_spans_are_for_both_sides_of_who_can_leave_padding_out() -> None:
+    class Able(Counter):
+        unpads = True
+
+    real = torch.tensor([[True, True], [True, False]])
+    spans, tokens = SteadySpans(real, 4), torch.ones(2, 2, dtype=torch.long)
+    for model, *given in (
+        (Counter(), tokens, spans, tokens, None, spans),
+        (Able(), tokens, spans, tokens, None, real),
+        (Able(), tokens, real, tokens, None, spans),
+        (Able(), tokens, spans, tokens, real, spans),
+        (Able(), None, spans, tokens, None, spans),
+    ):
+        name = type(model).__name__
+        with pytest.raises(ValueError, match=f"spans came, but {name} leaves no padding out here; give tensors"):
+            model(*given)
+    with pytest.raises(TypeError, match="Able must define unpadded"):
+        Able()(tokens, spans, tokens, None, spans)

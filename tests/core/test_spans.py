@@ -283,7 +283,8 @@ def test_the_kernel_for_rows_of_any_length_reads_each_row_alone(causal: bool) ->
     how = {"causal": causal, "dropout": 0.0, "scale": 0.125}
     found = spans.look(q, k, v, **how)  # type: ignore[arg-type]
     flat = (t[0].transpose(0, 1).float() for t in (q, k, v))
-    wanted = along_rows(*flat, spans.starts, spans.longest, **how).transpose(0, 1)[None]  # type: ignore[call-arg]
+    longest = (spans.longest, spans.longest)
+    wanted = along_rows(*flat, spans.starts, spans.starts, longest, **how).transpose(0, 1)[None]  # type: ignore[call-arg]
     torch.testing.assert_close(found.float(), wanted, rtol=2e-2, atol=2e-2)
     ours, theirs = (torch.autograd.grad(y.float().square().sum(), (q, k, v)) for y in (found, wanted))
     for one, other in zip(ours, theirs, strict=True):
@@ -296,3 +297,24 @@ def test_the_kernel_for_rows_of_any_length_reads_each_row_alone(causal: bool) ->
 def test_starts_come_with_the_segments_that_begin_there() -> None:
     with pytest.raises(ValueError, match="starts came without segments, but they say where segments begin; give both"):
         Mask(causal=True, starts=torch.tensor([0, 3]))
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize(("asking", "asked"), [((2, 7, 1), (3, 1, 2)), ((1, 0, 2), (5, 4, 9))])
+def test_rows_of_one_batch_look_at_those_of_another(asking: tuple[int, ...], asked: tuple[int, ...]) -> None:
+    """Whichever are longer, and however much room either has: what is left over has rows of its own, few or many."""
+    reals = [torch.arange(max(some)) < torch.tensor(some)[:, None] for some in (asking, asked)]
+    a = attention("scaled_dot")
+    x, memory = (torch.randn(*real.shape, DIM, dtype=torch.float64) for real in reals)
+    wanted = a(x, memory, Mask(keys=reals[1])) * reals[0][..., None]
+    for more in ((0, 11), (11, 0), (30, 2)):
+        writing, reading = (SteadySpans(real, int(real.sum()) + some) for real, some in zip(reals, more, strict=True))
+        seen = Mask(spans=reading.asked_by(writing))
+        found = a.look(writing.pack(x), a.project(reading.pack(memory)), seen)
+        torch.testing.assert_close(writing.unpack(found), wanted, rtol=0, atol=1e-12)
+    assert len(reading.starts) != len(writing.starts)  # and they are still what they were
+
+
+def test_plain_spans_are_asked_by_nobody_else() -> None:
+    spans = Spans(uneven())
+    assert spans.asking is spans

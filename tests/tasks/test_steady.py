@@ -11,7 +11,7 @@ from along import stand_in
 from torch import Tensor, nn
 
 from regard.config.task import ClassifyTask, MaskedTask, RewriteTask
-from regard.core.spans import SteadySpans
+from regard.core.spans import Begun, SteadySpans
 from regard.data.batch import Batch
 from regard.data.forms import more
 from regard.data.readings import Batch as ReadingsBatch
@@ -19,6 +19,7 @@ from regard.data.series import Batch as SeriesBatch
 from regard.data.stream import Excerpts
 from regard.data.words import NONE
 from regard.models import build, schema
+from regard.models.transformer import Transformer
 from regard.tasks import Steady
 from regard.tasks.classify import Classify, Question
 from regard.tasks.language import Language
@@ -117,7 +118,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Steady, Any]] = {
 def test_what_fills_a_batch_up_counts_for_nothing(name: str) -> None:
     system, sizes, task, batch = CASES[name]
     model = build(system, schema(system)(**sizes)).double().eval()
-    steady = batch.steady(getattr(model, "longest", None))
+    steady = task.in_few_shapes(model)(batch)
     shapes = [[t.shape for t in vars(some).values() if isinstance(t, Tensor)] for some in (batch, steady)]
     assert (shapes[0] == shapes[1]) == (getattr(model, "longest", None) == LONG)
     (loss, taught), (filled, retaught) = (learn(task, model, some) for some in (batch, steady))
@@ -152,6 +153,35 @@ def test_rows_are_read_without_padding_where_there_is_a_kernel_for_it(monkeypatc
     stand_in(monkeypatch)
     assert isinstance(batch.read, SteadySpans)
     test_what_fills_a_batch_up_counts_for_nothing("masked")
+
+
+def test_a_translator_learns_without_padding_where_there_is_a_kernel_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of both sides; what fills a batch up is not even read."""
+    plain = build("transformer", schema("transformer")(**BERT))
+    assert bare(Rewrite).in_few_shapes(plain)(pairs()).room is None
+    stand_in(monkeypatch)
+    batch = bare(Rewrite).in_few_shapes(plain)(pairs())
+    assert batch.room == (more(int(pairs().real.sum())), more(pairs().tokens))
+    assert not batch.read[ROWS:].any()
+    shapes, unpadded = [], Transformer.unpadded
+
+    def seen(self: Transformer, source: Tensor, target: Tensor, reading: Begun, writing: Begun) -> Tensor:
+        shapes.append((len(reading.at), len(writing.at)))  # type: ignore[attr-defined]
+        return unpadded(self, source, target, reading, writing)
+
+    monkeypatch.setattr(Transformer, "unpadded", seen)
+    for name in ("rewrite", "rewrite by hard attention"):
+        test_what_fills_a_batch_up_counts_for_nothing(name)
+    assert shapes == [batch.room]
+
+
+def test_batch_norms_have_their_padding_also_where_there_is_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("transformer", schema("transformer")(**BERT, normalise="batch", dropout=0.0)).double()
+    task, batch = bare(Rewrite, settings=RewriteTask()), pairs().steady()
+    loss, taught = learn(task, model, batch)
+    stand_in(monkeypatch)
+    again, retaught = learn(task, model, batch)
+    torch.testing.assert_close([again.total, *retaught], [loss.total, *taught])
 
 
 def test_rows_of_one_length_keep_it() -> None:

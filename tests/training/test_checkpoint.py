@@ -208,7 +208,7 @@ def test_the_average_is_the_arithmetic_mean(tmp_path: Path) -> None:
     for run.step in range(5):
         held["words.weight"].normal_()
         held["norm.num_batches_tracked"].fill_(run.step)
-        total += held["words.weight"]
+        total += held["words.weight"].cpu()
         paths.append(save(tmp_path, snapshot(run, toy.Toy(), toy.config())))
     mean = average(paths)
     assert torch.equal(mean["words.weight"], (total / 5).float())

@@ -14,7 +14,10 @@ import toy
 
 from regard.data.batch import Batch
 from regard.errors import DataError
+from regard.tasks import Steady
+from regard.training import loop
 from regard.training.feed import Feed
+from regard.training.recorded import Recorded
 
 
 class Numbered(toy.Toy):
@@ -49,7 +52,7 @@ def test_what_goes_wrong_aside_is_told_to_whoever_asks(tmp_path: Path) -> None:
 
 
 def test_steady_batches_are_no_longer_than_the_model_reads(tmp_path: Path) -> None:
-    class Long:
+    class Long(Steady):
         def batch(self, split: str, step: int, rank: int, world: int) -> Batch:
             return Batch.of([[4] * 33], [[1, *[4] * 33, 2]], [0])
 
@@ -59,3 +62,21 @@ def test_steady_batches_are_no_longer_than_the_model_reads(tmp_path: Path) -> No
     assert Feed(run, task, steady=True)(0).source.shape == (1, 34)
     run.model.longest = 33
     assert Feed(run, task, steady=True)(0).source.shape == (1, 33)
+
+
+def test_which_shapes_are_few_is_asked_in_the_precision_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel of 16 bits is none for a run in 32."""
+    asked = []
+    monkeypatch.setattr(loop, "learning", lambda *given: object.__new__(Recorded))
+
+    class Asking(toy.Toy):
+        def in_few_shapes(self, model: Any) -> Any:
+            asked.append(torch.is_autocast_enabled("cpu"))
+            return lambda batch: batch
+
+    for precision in ("fp32", "bf16"):
+        config = toy.config(precision=precision, device="cpu")
+        loop.Steps(toy.fresh(tmp_path, config), Asking(), config, SimpleNamespace(say=print))  # type: ignore[arg-type]
+    assert asked == [False, True]

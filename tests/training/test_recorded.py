@@ -253,6 +253,8 @@ def test_micro_batches_may_be_recorded_or_not(trial: Make, most: int) -> None:
     plain = trial("transformer", accumulate=2).go(4).end()
     taped = trial("transformer", by=recorder(), most=most, accumulate=2).go(4)
     assert len(taped.recorded.takes) == most
+    told = f"batches of more than {most} shapes have come; steps of further ones are not recorded"
+    assert [line for line in taped.said if "shapes have come" in line] == [told] * (most > 0)  # once
     assert same(taped.end()["tensors"], plain["tensors"])
 
 
