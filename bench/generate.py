@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
 
 from bench import apart
 from bench.harness import refuse_others, report
@@ -20,7 +19,7 @@ from regard.decode import greedy
 from regard.decode.filters import at_least
 from regard.models.gpt import GPT
 
-PROMPT, LENGTH = 32, 64  # tokens given and written
+PROMPT, LENGTH = 32, 32  # tokens given and written
 EOS = 50_256
 
 
@@ -51,6 +50,8 @@ def regard(_: int) -> apart.Run:
 
 
 def hugging_face(_: int) -> apart.Run:
+    from transformers import GenerationConfig
+
     model, given = hugging_face_gpt2(talkative(our_gpt2())).eval(), prompt()
     how = GenerationConfig(
         do_sample=False, min_new_tokens=LENGTH, max_new_tokens=LENGTH, pad_token_id=EOS, eos_token_id=EOS

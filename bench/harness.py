@@ -23,7 +23,13 @@ from regard.errors import DataError
 RESULTS = Path(__file__).parent / "results"
 LOAD = float(os.environ.get("BENCH_LOAD") or os.getloadavg()[0])  # before anything was raced; `make bench` tells it
 BUSY = 0.5  # a load above which a table tells of it
-MORE = {"cpu": " with VNNI", "cpu-amx": " with VNNI and AMX"}  # than PyTorch tells of a kind of CPU
+MORE = {
+    "cpu": " with VNNI",
+    "cpu-zen4": " with VNNI, Zen 4",
+    "cpu-vnni": " with VNNI, Intel",
+    "cpu-amx": " with VNNI and AMX",
+}  # than PyTorch tells of a kind of CPU
+ZEN4 = "25"  # the family of that processor, as /proc/cpuinfo has it
 LEAST, PATIENCE = 6, 20.0  # rounds that a race has at least; seconds after which no further one is begun
 
 
@@ -191,14 +197,18 @@ def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def kind() -> str:
-    """Of machines, each of which has tables of its own: how wide a CPU's registers are, and whether it multiplies bytes
-    in one instruction, or a tile of them, decides many a race."""
+    """Of machines, each of which has tables of its own: how wide a CPU's registers are, whether it multiplies bytes in
+    one instruction, or a tile of them, and one whole register at a time or, from Zen 5 on, two, decides many a race."""
     if torch.cuda.is_available():
         return "gpu"
     capability = torch.backends.cpu.get_cpu_capability()
     whole = capability == "AVX512" and "vnni" in _of_processor("flags")
     if whole and "amx_int8" in _of_processor("flags"):
         return "cpu-amx"
+    if whole and _of_processor("vendor_id") != "AuthenticAMD":
+        return "cpu-vnni"
+    if whole and _of_processor("cpu family") == ZEN4:
+        return "cpu-zen4"
     return "cpu" if whole else f"cpu-{capability.lower().replace(' ', '-')}"
 
 

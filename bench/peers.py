@@ -3,12 +3,11 @@ shapes or with our weights, and the recurrent encoder-decoder as a plain loop ov
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import BertForPreTraining, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
 from regard.core.block import Block
 from regard.core.linear import pack
@@ -21,8 +20,11 @@ from regard.models import bert, gpt, seq2seq
 from regard.models.transformer import SIZES, Config, Transformer
 from regard.weights import weights
 
+if TYPE_CHECKING:  # it takes two seconds to import, and most engines in processes of their own do without
+    from transformers import BertForPreTraining, GPT2LMHeadModel, MarianMTModel
+
 Model = TypeVar("Model", bound=nn.Module)
-Twin = TypeVar("Twin", BertForPreTraining, GPT2LMHeadModel)
+Twin = TypeVar("Twin", bound=nn.Module)
 
 PAD, BOS, EOS = 0, 1, 2
 SMOOTHING = 0.1  # of labels, where translators learn
@@ -47,6 +49,8 @@ def ours(size: str, vocab: int) -> Transformer:
 
 def marian(model: Transformer) -> MarianMTModel:
     """Hugging Face's model with our weights; only the order of sine and cosine differs, so ours takes its table."""
+    from transformers import MarianConfig, MarianMTModel
+
     c = model.config
     twin = MarianMTModel(
         MarianConfig(
@@ -94,6 +98,8 @@ def our_bert(size: str, vocab: int) -> bert.Bert:
 
 def hugging_face_bert(model: bert.Bert) -> BertForPreTraining:
     """Hugging Face's BERT with both heads and our weights."""
+    from transformers import BertForPreTraining
+
     return _twin(BERT, BertForPreTraining, model)
 
 
@@ -105,6 +111,8 @@ def our_gpt2(**settings: int) -> gpt.GPT:
 
 def hugging_face_gpt2(model: gpt.GPT) -> GPT2LMHeadModel:
     """Hugging Face's GPT-2 with our weights, and the faster of its two names for GELU."""
+    from transformers import GPT2LMHeadModel
+
     marks = {"bos_token_id": None, "eos_token_id": None}
     return _twin(GPT2, GPT2LMHeadModel, model, activation_function="gelu_pytorch_tanh", **marks)
 

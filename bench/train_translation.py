@@ -72,7 +72,7 @@ class Work:
 
 
 GPU = Work("cuda", "inductor", "base", 16_384, (256, 1024, 2048), 12, 8, 1, (HUGGING_FACE,))  # note() says why no other
-CPU = Work("cpu", None, "small", 4096, (16, 32, 64), 1, 9, 1, least=3000)
+CPU = Work("cpu", None, "small", 4096, (16, 32, 64), 1, 8, 1, least=3000)
 TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1, trial=0.01, ready=0.01)
 
 

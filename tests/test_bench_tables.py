@@ -62,7 +62,7 @@ def test_memory_stays_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_machine_is_told_with_its_instructions_and_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(harness, "LOAD", 0.4)
-    assert re.search(r"cores of .+ \(\w+( with VNNI( and AMX)?)?\); Python ", harness.machine())
+    assert re.search(r"cores of .+ \(\w+( with VNNI( and AMX|, Zen 4|, Intel)?)?\); Python ", harness.machine())
     assert "busy" not in harness.machine()
     monkeypatch.setattr(harness, "LOAD", 1.27)
     assert harness.machine().endswith("; busy: load average 1.3 before")
@@ -100,6 +100,8 @@ def test_a_slow_machine_has_fewer_rounds_but_never_too_few(monkeypatch: pytest.M
 
 KINDS = {
     "AVX512 with VNNI and AMX": "cpu-amx",
+    "AVX512 with VNNI, Zen 4": "cpu-zen4",
+    "AVX512 with VNNI, Intel": "cpu-vnni",
     "AVX512 with VNNI": "cpu",
     "AVX512": "cpu-avx512",
     "AVX2": "cpu-avx2",
@@ -113,12 +115,15 @@ def test_other_processors_have_tables_of_their_own(told: str, kind: str, monkeyp
     capability, _, more = told.partition(" with ")
     monkeypatch.setattr(harness.torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(harness.torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(harness, "_of_processor", lambda _: FLAGS.get(more, "fma"))
+    more, _, maker = more.partition(", ")
+    said = {"flags": FLAGS.get(more, "fma"), "vendor_id": "GenuineIntel" if maker == "Intel" else "AuthenticAMD"}
+    said["cpu family"] = "25" if maker == "Zen 4" else "26"
+    monkeypatch.setattr(harness, "_of_processor", said.__getitem__)
     assert harness.kind() == kind
 
 
 def test_a_table_is_of_the_kind_of_machine_in_its_name() -> None:
-    of_one = re.compile(r"\((?:held to )?(AVX\S*|AVX512 with VNNI(?: and AMX)?)\)")
+    of_one = re.compile(r"\((?:held to )?(AVX\S*|AVX512 with VNNI(?: and AMX|, Zen 4|, Intel)?)\)")
     for table in Path(harness.__file__).parent.glob("results/*-cpu*.md"):
         told = [line for line in table.read_text("utf-8").splitlines() if "cores of" in line]
         kinds = {KINDS[found[1]] for line in told if (found := of_one.search(line))}
