@@ -292,13 +292,19 @@ def _weigh_keys(q: Tensor, k: Tensor, real: Tensor) -> Tensor:
     """softmax(q·k) where all queries of a row may look at the same keys, (B, K): who may not be looked at says so in a
     channel of its own, so that the product is the whole score and no table is filled afterwards. A row with nothing to
     see looks at one more key, which nobody is shown. As in the fused kernel, NaN in a hidden key is seen."""
-    nothing = torch.finfo(q.dtype).min
+    nothing = max(torch.finfo(kind).min for kind in (q.dtype, _multiplied(q)))
     told = torch.full((len(k), 1, k.shape[-2] + SIDE, SIDE), 0.0, dtype=q.dtype, device=q.device)
     told[:, 0, : k.shape[-2], 0].masked_fill_(~real, nothing)
     told[:, 0, k.shape[-2] :, 0] = float("-inf")
     told[:, 0, k.shape[-2], 0] = nothing / 2
     keys = torch.cat([F.pad(k, (0, 0, 0, SIDE)), told.expand(-1, k.shape[1], -1, -1)], -1)
     return (F.pad(q, (0, SIDE), value=1.0) @ keys.transpose(-2, -1)).softmax(-1)[..., : k.shape[-2]]
+
+
+def _multiplied(x: Tensor) -> torch.dtype:
+    """In which precision products are made of it."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _softmax(table: Tensor, seen: Tensor | None) -> Tensor:

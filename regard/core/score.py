@@ -52,6 +52,11 @@ class Score(nn.Module):
         super().__init__()
         self.query, self.key = query, key
 
+    @property
+    def dots(self) -> bool:
+        """It comes down to a dot product."""
+        return type(self).prepare is not Score.prepare
+
     def prepare(self, q: Tensor, k: Tensor, place: Place) -> Dots | None:
         """The same score as a dot product, where it is one."""
         return None

@@ -128,6 +128,8 @@ class SteadySpans(Begun):
         return held[:places].unflatten(0, shape)
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float) -> Tensor:
+        if causal and self.others is not None:
+            raise ValueError("causal came with rows of keys that are not the queries' own; leave it out for another's")
         q, k, v = (t.squeeze(0).transpose(0, 1) for t in (q, k, v))  # t[0] would cost its gradient one copy more
         look, asking, longest = self.along or look_along, self.asking, (self.asking.longest, self.longest)
         context = look(q, k, v, asking.starts, self.starts, longest, causal=causal, dropout=dropout, scale=scale)

@@ -58,18 +58,22 @@ class Batch:
     def steady(self, longest: int | None = None) -> Batch:
         """The same in one of few shapes; of the rows that fill it up, nothing is to be written."""
         rows, read = more(self.rows), longer(self.source.shape[1], longest)
-        written = 1 + longer(self.target.shape[1] - 1, longest)
+        return self._filled(rows, read, 1 + longer(self.target.shape[1] - 1, longest))
 
+    def roomy(self, longest: int | None = None) -> Batch:
+        """Likewise, to be learnt from without padding. What fills a table up is nobody's work then, so tables have
+        fewer shapes, and what is left has room of its own."""
+        rows, read = more(self.rows, 4), longer(self.source.shape[1], longest, 1)
+        found = self._filled(rows, read, 1 + longer(self.target.shape[1] - 1, longest, 1))
+        return replace(found, room=(more(int(found.read.sum())), more(int(found.asked.sum()))))
+
+    def _filled(self, rows: int, read: int, written: int) -> Batch:
         def fill(table: Tensor, length: int) -> Tensor:
             return with_rows(lengthen(table, length), rows)
 
         wanted = F.pad(lengthen(self.written, written), (0, 0, 0, rows - self.rows))
         source, real, target = fill(self.source, read), fill(self.real, read), fill(self.target, written)
         return replace(self, source=source, real=real, target=target, written=wanted)
-
-    def roomy(self) -> Batch:
-        """The same, to be learnt from without padding."""
-        return replace(self, room=(more(int(self.read.sum())), more(int(self.asked.sum()))))
 
     def to(self, device: torch.device | str) -> Batch:
         """On a GPU the copy goes on while the caller does."""

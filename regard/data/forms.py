@@ -10,15 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def more(count: int) -> int:
-    """So many or a few more, at most a sixteenth: there are sixteen such numbers from one power of two to the next."""
-    grid = 1 << max(0, (count - 1).bit_length() - 5)
+def more(count: int, forms: int = 16) -> int:
+    """So many or a few more: there are `forms` such numbers, a power of two, from one power of two to the next."""
+    grid = 1 << max(0, (count - 1).bit_length() - forms.bit_length())
     return -(-count // grid) * grid
 
 
-def longer(length: int, longest: int | None = None) -> int:
+def longer(length: int, longest: int | None = None, forms: int = 16) -> int:
     """Likewise, and never more than a system reads."""
-    return more(length) if longest is None else max(length, min(more(length), longest))
+    long = more(length, forms)
+    return long if longest is None else max(length, min(long, longest))
 
 
 def lengthen(table: Tensor, length: int, value: int = 0) -> Tensor:

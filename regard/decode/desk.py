@@ -43,7 +43,7 @@ class Desk:
         self.thrown = torch.zeros(sentences, thrown, dtype=torch.float64, device=device)
         shape = (max(every, WARM), sentences, line.how.columns, keep)
         self.told = torch.zeros(shape, dtype=torch.float64, device=device)
-        self.news = torch.zeros(shape, dtype=torch.float64, pin_memory=device.type == "cuda")
+        self.news = torch.zeros(shape, dtype=torch.float64, device="cpu", pin_memory=device.type == "cuda")
         kernels = standing.kernels
         self.kernels = kernels if kernels is not None and kernels.suit(standing.seen, 1) else None
         self.replay: Replay = self.work

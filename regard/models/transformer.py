@@ -10,7 +10,7 @@ also written, all at once. `norm = "pre"` moves the norm inside the residual, as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, cast
 
 import torch.nn.functional as F
 from pydantic import Field, model_validator
@@ -109,7 +109,6 @@ class Transformer(Autoregressive):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config, self.longest = config, config.longest
-        self.unpads = config.normalise != "batch"  # which averages over padding, too
         vocab, source_vocab = config.vocab or 0, config.source_vocab or config.vocab or 0
         self.words = nn.Embedding(vocab, config.dim)
         joint, own = config.tied in ("all", "words"), config.source_positions == "own"
@@ -118,6 +117,8 @@ class Transformer(Autoregressive):
         self.source_positions = _positions(config) if own else self.positions
         self.encoder = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.decoder = nn.ModuleList(_block(config, cross=True) for _ in range(config.decoder_layers or config.layers))
+        # batch norm averages over padding, too, and other scores want rows side by side in every block
+        self.unpads = config.normalise != "batch" and cast(Block, self.decoder[0]).attention.score.dots
         residual, norm = RESIDUALS[config.norm], NORMS[config.normalise]
         behind = norm if config.embedding_norm else nn.Identity
         self.source_norm, self.norm = (behind(config.dim) for _ in range(2))

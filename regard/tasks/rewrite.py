@@ -105,10 +105,12 @@ class Rewrite(Steady):
 
     def in_few_shapes(self, model: nn.Module) -> Callable[[Any], Any]:
         """Without padding, where the model can leave it out and there is a kernel that is told where rows begin."""
-        steady = super().in_few_shapes(model)
-        if not getattr(model, "unpads", False) or not has_kernel(next(model.parameters()).device):
-            return steady
-        return lambda batch: steady(batch).roomy()
+        hears_itself = self.settings.forcing < 1  # word by word, side by side
+        able = getattr(model, "unpads", False) and has_kernel(next(model.parameters()).device)
+        if hears_itself or not able:
+            return super().in_few_shapes(model)
+        longest = getattr(model, "longest", None)
+        return lambda batch: batch.roomy(longest)
 
     def cost(self, model: nn.Module, batch: Batch, before: Any) -> Loss:
         """`before` counts batches for scheduled sampling and remembers what is usual for hard attention; else None."""

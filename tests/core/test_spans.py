@@ -318,3 +318,10 @@ def test_rows_of_one_batch_look_at_those_of_another(asking: tuple[int, ...], ask
 def test_plain_spans_are_asked_by_nobody_else() -> None:
     spans = Spans(uneven())
     assert spans.asking is spans
+
+
+def test_nobody_looks_at_rows_of_another_batch_causally() -> None:
+    """Where the first query of a row stands among keys that are not its own, kernels do not agree."""
+    spans, x = SteadySpans(torch.ones(2, 3, dtype=torch.bool), 6), torch.randn(1, 2, 6, 8)
+    with pytest.raises(ValueError, match="causal came with rows of keys that are not the queries' own; leave it out"):
+        spans.asked_by(spans).look(x, x, x, causal=True, dropout=0.0, scale=1.0)

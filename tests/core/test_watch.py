@@ -381,3 +381,15 @@ def test_keys_and_pairs_are_watched_together() -> None:
     with watch(attention) as seen:
         attention(x, mask=mask)
     torch.testing.assert_close(seen[""][0], attention.weigh(x, attention.project(x), mask))
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_row_with_nothing_to_see_is_shown_as_nothing_under_autocast(kind: torch.dtype) -> None:
+    """Where queries stay in 32 bits, as a cosine's do, and products are made in 16."""
+    attention = Attention(16, heads=2, score="cosine")
+    x, real = torch.randn(2, 3, 16), torch.tensor([[True, False, True], [False] * 3])
+    with torch.autocast("cpu", kind), watch(attention) as seen:
+        attention(x, mask=Mask(keys=real))
+    torch.testing.assert_close(
+        seen[""][0].sum(-1).float(), torch.ones(2, 2, 3) * real.any(1)[:, None, None], rtol=0, atol=1e-2
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +29,28 @@ def test_more_stays_more(one: int, other: int) -> None:
 def test_sixteen_sizes_to_an_octave() -> None:
     assert len({more(count) for count in range(1025, 2049)}) == 16
     assert [more(count) for count in (1, 31, 32, 33, 63, 65, 128, 129)] == [1, 31, 32, 34, 64, 68, 128, 136]
+
+
+@pytest.mark.parametrize("forms", [1, 2, 4, 16])
+def test_there_are_so_many_forms_up_to_twice_as_many(forms: int) -> None:
+    assert [more(count, forms) for count in (1025, 2048)] == [1024 + 1024 // forms, 2048]
+    assert len({more(count, forms) for count in range(1025, 2049)}) == forms
+
+
+def test_without_padding_tables_have_fewer_shapes_and_room_is_as_fine() -> None:
+    chance = random.Random(0)
+    shapes, padded = set(), set()
+    for _ in range(300):
+        rows, longest = chance.randint(90, 250), chance.randint(20, 60)
+        some = [[4] * chance.randint(longest - 8, longest) for _ in range(rows)]
+        batch = Batch.of(some, [[1, *ids] for ids in some], range(rows))
+        roomy, steady = batch.roomy(), batch.steady()
+        assert roomy.room == (more(int(batch.real.sum())), more(batch.tokens))
+        assert roomy.source.shape >= steady.source.shape
+        assert not roomy.written[rows:].any()
+        shapes.add(roomy.source.shape)
+        padded.add(steady.source.shape)
+    assert len(shapes) <= 6 * 3 < 100 < len(padded)  # rows: 96, 112, 128, …, 256; lengths: 16, 32, 64
 
 
 @given(SIZES, SIZES)

@@ -158,9 +158,11 @@ def test_rows_are_read_without_padding_where_there_is_a_kernel_for_it(monkeypatc
 def test_a_translator_learns_without_padding_where_there_is_a_kernel_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of both sides; what fills a batch up is not even read."""
     plain = build("transformer", schema("transformer")(**BERT))
-    assert bare(Rewrite).in_few_shapes(plain)(pairs()).room is None
+    task, hearing_itself = (bare(Rewrite, settings=RewriteTask(forcing=chance)) for chance in (1, 0.5))
+    assert task.in_few_shapes(plain)(pairs()).room is None
     stand_in(monkeypatch)
-    batch = bare(Rewrite).in_few_shapes(plain)(pairs())
+    assert hearing_itself.in_few_shapes(plain)(pairs()).room is None
+    batch = task.in_few_shapes(plain)(pairs())
     assert batch.room == (more(int(pairs().real.sum())), more(pairs().tokens))
     assert not batch.read[ROWS:].any()
     shapes, unpadded = [], Transformer.unpadded
@@ -173,6 +175,13 @@ def test_a_translator_learns_without_padding_where_there_is_a_kernel_for_it(monk
     for name in ("rewrite", "rewrite by hard attention"):
         test_what_fills_a_batch_up_counts_for_nothing(name)
     assert shapes == [batch.room]
+
+
+@pytest.mark.parametrize(("settings", "unpads"), [({}, True), ({"score": "dot"}, True), ({"score": "additive"}, False),
+                                                   ({"normalise": "batch"}, False)])  # fmt: skip
+def test_padding_is_left_out_where_scores_come_down_to_dot_products(settings: dict[str, str], unpads: bool) -> None:
+    """Others would want rows side by side again in each block."""
+    assert build("transformer", schema("transformer")(**BERT, **settings)).unpads == unpads
 
 
 def test_batch_norms_have_their_padding_also_where_there_is_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
