@@ -1,7 +1,8 @@
 """From C++ to a library that is loaded: compiled when it is first used, and kept.
 
 A library is found by what it was made of: sources, flags and compiler; once the compiler is gone, by sources and flags
-alone. It is written beside its place and moved there when it is whole, so two processes at once do no harm.
+alone. It is written beside its place and moved there when it is whole, so two processes at once do no harm; and since
+one that was damaged on its disk would end whoever loads it, its own digest stands behind it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ctypes import c_char_p, c_float, c_int, c_long, c_void_p
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock
 
 from regard.errors import ConfigError, RegardError
+from regard.fast.alone import Alone
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-O3", "-std=gnu++17", "-fPIC", "-ffp-contract=off", "-w")
@@ -55,7 +56,8 @@ def trouble(what: str, kernels: bytes | None) -> Exception:
     return MemoryError(f"no room for {what}")
 
 
-_alone = Lock()
+_alone = Alone()
+DIGEST = sha256().digest_size
 
 
 @cache
@@ -71,7 +73,8 @@ def _library() -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise Unbuilt(f"{place} cannot be loaded: {error}; remove it, or write arithmetic fp32") from None
     if asked and not found.regard_hold(HELD[asked]):
-        raise ConfigError(f"REGARD_FAST={asked} asks for what this processor cannot do; write plain, or unset it")
+        best = next(name for name, kernels in HELD.items() if kernels == found.regard_processor())
+        raise ConfigError(f"REGARD_FAST={asked} asks for what this processor cannot do; write {best}, or unset it")
     return found
 
 
@@ -120,8 +123,18 @@ def build(folder: Path, words: list[str], name: str) -> Path:
         _compile([[*words, "-shared", "-pthread", *objects, "-o", f"{scratch}/whole.so"]])
         if not Path(f"{scratch}/whole.so").exists():
             raise Unbuilt(f"{words[0]} made no library; name another compiler in CXX, or write arithmetic fp32")
+        with open(f"{scratch}/whole.so", "r+b") as file:
+            file.write(sha256(file.read()).digest())  # behind the rest, where no loader looks
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(f"{scratch}/whole.so", folder / name)
     return folder / name
+
+
+def is_whole(place: Path) -> bool:
+    """It is there, and as it was written."""
+    made = place.read_bytes() if place.exists() else b""
+    return made[-DIGEST:] == sha256(made[:-DIGEST]).digest()
 
 
 def _compile(commands: Iterable[list[str]]) -> None:
@@ -162,7 +175,7 @@ def _kept(words: list[str]) -> Path:
     for home in (_cache, _own_temporary, lambda: Path(tempfile.mkdtemp(prefix="regard-"))):
         try:
             folder = home()
-            return folder / name if (folder / name).exists() else build(folder, words, name)
+            return folder / name if is_whole(folder / name) else build(folder, words, name)
         except (OSError, RuntimeError) as error:  # no home, or none that can be written
             trouble = trouble or str(error)
     raise Unbuilt(f"the accelerator could not be put anywhere: {trouble}; make room, or write arithmetic fp32")
@@ -172,7 +185,7 @@ def _left() -> Path | None:
     """What a compiler that is gone has left in the cache, the latest first; it had no words of its own."""
     for home in (_cache, _own_temporary):
         try:
-            found = sorted(home().glob(f"{_stem()}-*.so"), key=lambda path: path.stat().st_mtime)
+            found = sorted(filter(is_whole, home().glob(f"{_stem()}-*.so")), key=lambda path: path.stat().st_mtime)
         except (OSError, RuntimeError):
             continue
         if found:

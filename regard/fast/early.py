@@ -6,14 +6,18 @@ matrix, which nobody writes to, while this one is at work, and waits only before
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from typing import Any
+
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # there are none for this platform
-    triton = None
+triton: Any = None
+with suppress(ImportError):  # there is none for this platform
+    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":  # others need not wait for it
+        import triton  # type: ignore[no-redef]
+        import triton.language as tl
 
 HOPPER = (9, 0)  # compute capability
 

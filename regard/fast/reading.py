@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_float, c_int, c_void_p
 from functools import partial
-from threading import Lock
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -22,6 +21,7 @@ from regard.core.head import Head
 from regard.core.linear import Linear, recorded
 from regard.core.norm import LayerNorm
 from regard.core.score import ScaledDot
+from regard.fast.alone import Alone
 from regard.fast.build import Unbuilt
 from regard.fast.matrix import WIDEST, Matrix
 
@@ -149,7 +149,7 @@ class Latest(Generic[R]):
         self.read = read
         self.found: R | None = None
         self.like: Likeness | None = None  # what the model was then
-        self.alone = Lock()  # one thread reads, and whoever else comes waits for that
+        self.alone = Alone()  # one thread reads, and whoever else comes waits for that
 
     def __call__(self, parts: Sequence[nn.Module]) -> R | None:
         """None: there is nothing to be read, or nobody who could."""

@@ -29,6 +29,7 @@ from regard.decode.chances import best_of_groups
 from regard.decode.desk import Desk
 from regard.decode.filters import Filter, at_least, min_p, never, no_repeat, temperature, top_k, top_p
 from regard.decode.prompt import Act, Places, Prompt, Replay, Source, roomy
+from regard.decode.search import average, none, wu
 from regard.decode.standing import Standing, tensors
 from regard.errors import ConfigError
 from regard.fast import narrow
@@ -140,6 +141,19 @@ def test_what_goes_ahead_finds_what_the_plain_search_finds(family: str, seed: in
             agree(search(ahead, start(), prompt, **asked), wanted, within)
     assert ahead.captures
     assert not ahead.broken
+
+
+@pytest.mark.parametrize("family", ["gpt", "transformer"])
+def test_a_desk_ranks_by_the_penalty_of_who_asks(family: str) -> None:
+    """Also where it was made for somebody with another."""
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model = make(family)
+        start, prompt = beginning(model, random.Random(seed), 3)
+        ahead = Captured(model, RECORD)
+        for penalty in (none(1), average(1), wu(3), none(1)):
+            asked = {"eos": EOS, "limit": 12, "keep": 3, "penalty": penalty}
+            agree(beam(ahead, start(), prompt, **asked), beam(model.step, start(), prompt, **asked))
 
 
 @pytest.mark.parametrize("family", ["gpt", "transformer", "seq2seq bahdanau"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,12 @@ exit 1
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and a compiler that is quick."""
+    """An empty cache, a package without a library in it, and a compiler that is quick."""
+    native = tmp_path / "native"
+    native.mkdir()
+    for source in build.NATIVE.glob("*.[ch]*"):
+        shutil.copy(source, native)
+    monkeypatch.setattr(build, "NATIVE", native)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
     use(COMPILER, tmp_path, monkeypatch)
@@ -55,6 +61,12 @@ def use(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", str(compiler))
 
 
+def made(library: Path) -> str:
+    """By the compiler."""
+    assert build.is_whole(library)
+    return library.read_bytes()[: -build.DIGEST].decode()
+
+
 def compiled(folder: Path) -> int:
     return len((folder / "log").read_text().splitlines())
 
@@ -62,10 +74,28 @@ def compiled(folder: Path) -> int:
 def test_it_is_compiled_once_and_found_again(home: Path, tmp_path: Path) -> None:
     first = build._kept(build.compiler())
     assert first.parent == home
-    assert first.read_text() == "whole\n"
+    assert made(first) == "whole\n"
     times = compiled(tmp_path)
     assert build._kept(build.compiler()) == first
     assert compiled(tmp_path) == times
+
+
+@pytest.mark.parametrize("left", [0, 5, build.DIGEST, -1])
+def test_one_that_was_damaged_is_not_loaded_but_compiled_anew(
+    left: int, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Half a library ends the process that loads it."""
+    first = build._place()
+    whole, times = first.read_bytes(), compiled(tmp_path)
+    first.write_bytes(whole[:left])
+    assert not build.is_whole(first)
+    with monkeypatch.context() as gone:
+        without_a_compiler(gone)
+        with pytest.raises(Unbuilt, match="none was found"):
+            build._place()
+    assert build._place() == first
+    assert first.read_bytes() == whole
+    assert compiled(tmp_path) > times
 
 
 def test_another_compiler_makes_another_library(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -83,7 +113,7 @@ def test_two_at_once_do_no_harm_and_leave_nothing_behind(home: Path) -> None:
     for thread in threads:
         thread.join()
     (only,) = home.iterdir()
-    assert only.read_text() == "whole\n"
+    assert made(only) == "whole\n"
 
 
 def test_without_a_home_it_goes_to_a_temporary_folder(
@@ -246,8 +276,9 @@ def test_what_it_cannot_be_held_to_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         build._library.__wrapped__()
     monkeypatch.setenv("REGARD_FAST", "avx2")
     monkeypatch.setitem(build.HELD, "avx2", b"abacus")
-    monkeypatch.setattr(build, "_declared", lambda found: Namespace(regard_hold=lambda name: name != b"abacus"))
-    with pytest.raises(ConfigError, match="REGARD_FAST=avx2 asks for what this processor cannot do; write plain, or"):
+    able = Namespace(regard_hold=lambda name: name != b"abacus", regard_processor=lambda: b"AVX-512 VNNI")
+    monkeypatch.setattr(build, "_declared", lambda found: able)
+    with pytest.raises(ConfigError, match="REGARD_FAST=avx2 asks for what this processor cannot do; write vnni, or"):
         build._library.__wrapped__()
 
 
@@ -257,16 +288,12 @@ def test_what_cannot_be_loaded_is_told_of(home: Path) -> None:
 
 
 def test_what_the_packages_build_has_made_is_taken_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home.mkdir(parents=True)
-    for source in build.NATIVE.glob("*.[ch]*"):
-        (home / source.name).write_bytes(source.read_bytes())
-    monkeypatch.setattr(build, "NATIVE", home)
-    made = build.build_in()
+    built = build.build_in()
     loaded: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", loaded.append)
     monkeypatch.setattr(build, "_declared", lambda found: found)
     build._library.__wrapped__()
-    assert loaded == [str(made)]
+    assert loaded == [str(built)]
 
 
 @pytest.mark.storm
@@ -276,5 +303,5 @@ def test_a_compiler_that_means_this_processor_alone_makes_kernels_for_all(
 ) -> None:
     """Whatever else it has switched on, each kind of kernels keeps its name."""
     monkeypatch.setattr(build, "FLAGS", [word.replace("-O3", "-O0") for word in build.FLAGS])
-    made = ctypes.CDLL(str(build.build(tmp_path, [*build.compiler(), "-march=native"], "fast.so")))
-    assert all(hasattr(made, f"{name}_kernels") for name in build.PROCESSORS)
+    own = ctypes.CDLL(str(build.build(tmp_path, [*build.compiler(), "-march=native"], "fast.so")))
+    assert all(hasattr(own, f"{name}_kernels") for name in build.PROCESSORS)

@@ -22,7 +22,7 @@ from regard.core.linear import Linear
 from regard.core.mask import Mask
 from regard.core.spans import Rows
 from regard.core.watch import watch
-from regard.fast import learning, quicken
+from regard.fast import learning, loss, quicken, short
 from regard.fast.build import library
 from regard.models import build, schema
 from regard.models.tcn import TCN, Config
@@ -585,10 +585,12 @@ def test_work_is_counted_as_without_the_accelerator() -> None:
 
 
 def test_where_there_is_no_accelerator_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "suits", lambda like: False)
+    for kind in (learning, loss, short):
+        monkeypatch.setattr(kind, "suits", lambda like: False)
     model = small()
     quicken(model)
     assert model.along is None
+    assert model.nearby is None
     assert model.head.spread is plain_spread
     assert all(part.times is linear.times for part in model.modules() if isinstance(part, Linear))
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.core.watch import watch
 from regard.data.spoken import spoken
 from regard.errors import ConfigError
-from regard.fast import Unbuilt, prepare
+from regard.fast import Unbuilt, kernels, prepare
 from regard.interop.engine import on_cpu
 from regard.models import bert, gpt, seq2seq
 from regard.pipeline import load
@@ -202,6 +202,7 @@ def test_what_it_is_asked_for_and_cannot_do_is_said(monkeypatch: pytest.MonkeyPa
     load(trained())
     with pytest.raises(Unbuilt, match="there is no compiler; install one"):
         load(trained(), arithmetic="int8")
+    monkeypatch.setattr(kernels, "INTERPRETED", False)
     meta = bert.Bert(bert.Config(vocab=30, dim=64, heads=4, layers=1)).to("meta")
     monkeypatch.setattr("regard.fast.library", lambda: None)
     with pytest.raises(ConfigError, match=r"int8 is for CPUs and, .* for CUDA, but the model is on meta"):

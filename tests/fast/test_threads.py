@@ -6,9 +6,11 @@ import gc
 import os
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from threading import Barrier
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +19,7 @@ import pytest
 import torch
 
 from regard.core.mask import Mask
-from regard.fast import Reader, Writer
+from regard.fast import Reader, Writer, build
 from regard.models.bert import Bert
 from regard.models.bert import Config as BertConfig
 from regard.models.gpt import GPT
@@ -47,6 +49,29 @@ child = os.fork()
 if child == 0:
     os._exit(ask() != right)
 assert os.waitpid(child, 0)[1] == 0
+"""
+BUSY = """
+import os
+from threading import Event, Thread
+from regard.fast.alone import Alone
+
+alone, begun, over = Alone(), Event(), Event()
+
+def work():
+    with alone:
+        begun.set()
+        over.wait()
+
+thread = Thread(target=work)
+thread.start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    with alone:
+        os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+over.set()
+thread.join()
 """
 ALONE = """
 torch.set_num_threads(1)
@@ -96,6 +121,47 @@ def test_a_model_that_nobody_has_asked_before_is_asked_by_all_at_once(kind: str,
         ask_at_once(kind)
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_one_of_them_reads_the_model_for_all(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    who, ask = MADE[kind]()
+    read, times, ready = who.latest.read, [], Barrier(AT_ONCE)
+
+    def slowly() -> Any:
+        times.append(1)
+        time.sleep(0.05)
+        return read()
+
+    def ask_with_the_others() -> Any:
+        ready.wait()
+        return ask()
+
+    monkeypatch.setattr(who.latest, "read", slowly)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = [pool.submit(ask_with_the_others) for _ in range(AT_ONCE)]
+    assert all(answer.result() for answer in answers)
+    assert len(times) == 1
+
+
+def test_one_of_them_compiles_the_library_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, ready = [], Barrier(AT_ONCE)
+
+    @cache
+    def slowly() -> str:
+        times.append(1)
+        time.sleep(0.05)
+        return "a library"
+
+    def ask() -> Any:
+        ready.wait()
+        return build.library()
+
+    monkeypatch.setattr(build, "_library", slowly)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = [pool.submit(ask) for _ in range(AT_ONCE)]
+    assert [answer.result() for answer in answers] == ["a library"] * AT_ONCE
+    assert len(times) == 1
 
 
 def ask_at_once(kind: str) -> None:
@@ -160,6 +226,12 @@ def test_what_was_read_stays_until_the_native_side_is_done(kind: str, monkeypatc
 def test_a_forked_child_asks_on() -> None:
     """It has none of the threads that its parent had."""
     subprocess.run([sys.executable, "-c", ASKED + FORKED], check=True, timeout=60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where processes are forked")
+def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    """Which was compiling, or reading the model, when it was forked."""
+    subprocess.run([sys.executable, "-c", BUSY], check=True, timeout=60)
 
 
 def test_where_no_other_threads_are_to_be_had_one_does_the_work_of_all() -> None:
