@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 
-from bench.harness import RESULTS, Comparison, in_common, machine, race
+from bench.harness import RESULTS, Comparison, Notes, in_common, machine, race
 from bench.peers import BOS, EOS, PAD, hugging_face_gpt2, marian, our_gpt2, ours
 from regard.core.autoregressive import Autoregressive
 from regard.core.linear import pack
@@ -263,6 +263,7 @@ def table(lines: list[Line]) -> str:
         "| work | engine | median | ours against it (95 % interval) | bandwidth | tokens in common | memory |",
         "|---|---|---|---|---|---|---|",
     ]
+    notes = Notes([line.machine for line in lines])
     for line in lines:
         c = line.comparison
         for engine in c.work:
@@ -271,10 +272,10 @@ def table(lines: list[Line]) -> str:
                 ratio = "**{:.2f}×** ({:.2f}–{:.2f})".format(*c.ratio(engine))
             told = (f"{line.share:.1%}" if line.share else "", f"{line.same:.0%}", f"{line.memory:,} MiB")
             rows.append(
-                f"| {c.name} | {engine} | {c.rate(engine):,.0f} {c.unit} | {ratio} | "
+                f"| {c.name}{notes.of(line.machine)} | {engine} | {c.rate(engine):,.0f} {c.unit} | {ratio} | "
                 f"{' | '.join(told if ours else [''] * 3)} |"
             )
-    return "\n".join([*rows, "", *sorted({line.machine for line in lines}), ""])
+    return "\n".join([*rows, "", *notes])
 
 
 def write(line: Line) -> None:

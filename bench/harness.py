@@ -159,7 +159,8 @@ def report(stem: str, title: str, note: str | Told, comparisons: list[Comparison
     lines = {c.name: replace(c, machine=c.machine or here) for c in [*_before(place, known), *comparisons]}
     found = [lines[name] for name in (known or lines) if name in lines]
     note = note if isinstance(note, str) else note(found)
-    text = "\n".join([f"# {title}", "", note, "", *_table(found), "", *sorted({c.machine for c in found}), ""])
+    notes = Notes([c.machine for c in found])
+    text = "\n".join([f"# {title}", "", note, "", *_table(found, notes), "", *notes])
     print(text)
     RESULTS.mkdir(exist_ok=True)
     place.with_suffix(".md").write_text(text, "utf-8")
@@ -184,7 +185,22 @@ def _before(place: Path, known: Sequence[str]) -> list[Comparison]:
     return [c for c in found if c.name in known]
 
 
-def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
+class Notes:
+    """Below a table, on which machine its lines were raced, and when; where they differ, numbers say which is whose."""
+
+    def __init__(self, machines: Sequence[str]) -> None:
+        self.machines = sorted({*machines})
+
+    def of(self, machine: str) -> str:
+        """Behind the name of a line."""
+        return f" [{self.machines.index(machine) + 1}]" if len(self.machines) > 1 else ""
+
+    def __iter__(self) -> Iterator[str]:
+        for machine in self.machines:
+            yield f"{self.of(machine)} {machine}\n".lstrip()
+
+
+def _table(comparisons: Sequence[Comparison], notes: Notes) -> Iterator[str]:
     measured = any(c.peaks for c in comparisons)
     yield "| work | engine | median | ours against it (95 % interval) |" + " peak memory |" * measured
     yield "|---|---|---|---|" + "---|" * measured
@@ -193,7 +209,10 @@ def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
             against = "" if engine == c.ours else "**{:.2f}×** ({:.2f}–{:.2f})".format(*c.ratio(engine))
             told = f"{engine} ({c.chosen[engine]})" if engine in c.chosen else engine
             peak = f" {c.peaks[engine] / 2**30:.1f} GiB |" if engine in c.peaks else " |"
-            yield f"| {c.name} | {told} | {c.rate(engine):,.0f} {c.unit} | {against} |" + peak * measured
+            yield (
+                f"| {c.name}{notes.of(c.machine)} | {told} | {c.rate(engine):,.0f} {c.unit} | {against} |"
+                + peak * measured
+            )
 
 
 def kind() -> str:

@@ -5,6 +5,7 @@ python -m bench.page
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import sys
@@ -167,7 +168,9 @@ def main(asked: Sequence[str]) -> None:
         + "\n".join(["| | measured | budget | kept |", "|---|---|---|---|", *lines, "", f"{machine()}; {load}", ""])
     )
     print(text)
-    (RESULTS / f"page-{kind()}.md").write_text(text, "utf-8")
+    place = RESULTS / f"page-{kind()}"
+    place.with_suffix(".md").write_text(text, "utf-8")
+    place.with_suffix(".json").write_text(json.dumps({"machine": machine(), "measured": found}, indent=1), "utf-8")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.harness import chromium
+from bench.harness import chromium, refuse_others
 
 HOME = Path(__file__).parents[1] / "docs" / "pictures"
 TEXT = "three hundred and twenty-one thousand, four hundred and eighty-seven"
@@ -63,11 +63,15 @@ def take(page: Any, address: str, theme: str) -> None:
         page.screenshot(path=HOME / f"{name}{'-dark' if theme == 'dark' else ''}.png")
 
 
-def main() -> None:
+def main(asked: Sequence[str]) -> None:
+    if "--help" in asked:
+        refuse_others(asked, [])
+    if len(asked) != 1 or not Path(asked[0]).is_dir():
+        sys.exit(f"{' '.join(asked) or 'no word'} came; name the folder of one run, such as runs/demo")
     from playwright.sync_api import sync_playwright
 
     HOME.mkdir(parents=True, exist_ok=True)
-    with serving(sys.argv[1]) as address, sync_playwright() as driver:
+    with serving(asked[0]) as address, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1280, "height": 800}, device_scale_factor=1.5)
         for theme in ("light", "dark"):
@@ -77,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -52,6 +52,7 @@ TURNS = 3  # in which a peer's batches of several sizes are tried
 PATIENCE = 55.0  # seconds: default batches differ much, and few rounds of them say little
 OURS, FOR_ONE, ONE_SHAPE = "regard", "for one shape", "one-shape"
 BUCKETED, LARGE, TIMES = "bucketed batches", "large", 4
+ALONE = "--alone"  # by which --fill calls itself, with an engine's name
 PARTS = {ONE_SHAPE: FOR_ONE, LARGE: BUCKETED}  # words that are asked for, and who is raced then
 
 
@@ -77,19 +78,21 @@ TINY = Work("cpu", "eager", "tiny", 512, (4, 8), 1, 2, 1, trial=0.01, ready=0.01
 
 
 def main(asked: Sequence[str]) -> None:
-    if asked[:1] != ["--alone"]:
+    if asked[:1] != [ALONE]:
         refuse_others(asked, [*PARTS, "--fill", "--tiny"])
     work = TINY if "--tiny" in asked else GPU if torch.cuda.is_available() else CPU
     if LARGE in asked:
         work = replace(work, tokens=TIMES * work.tokens)
     with TemporaryDirectory() as scratch:
         task = prepared(work, Path(scratch))
-        if asked[:1] == ["--alone"]:
-            step = engines(task, work, Path(scratch), {})[asked[1]]()
-            some = len(task.batches) if asked[1] == OURS else 4  # ours are compiled for few shapes, and meet them all
-            print(asked[1], sum(step() for _ in range(some)))
+        if asked[:1] == [ALONE]:
+            made, name = engines(task, work, Path(scratch), {}), "".join(asked[1:2])
+            refuse_others([name], [*made])
+            step = made[name]()
+            some = len(task.batches) if name == OURS else 4  # ours are compiled for few shapes, and meet them all
+            print(name, sum(step() for _ in range(some)))
         elif "--fill" in asked:
-            command = [sys.executable, "-m", "bench.train_translation", "--alone"]
+            command = [sys.executable, "-m", "bench.train_translation", ALONE]
             made = racing(engines(task, work, Path(scratch), {}), asked)
             once = [name for name in made if BUCKETED not in name]  # others are compiled as default ones are
             names = [*made] if LARGE in asked else once

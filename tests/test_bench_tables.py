@@ -28,9 +28,10 @@ def test_works_that_were_not_raced_keep_their_lines(tmp_path: Path, monkeypatch:
     report("race", "A race", "How.", [raced("large")], known=NAMES)
     (table,) = tmp_path.glob("race-*.md")
     text = table.read_text("utf-8")
-    assert [line.split("|")[1].strip() for line in text.splitlines() if "regard |" in line] == ["small", "large"]
-    assert "| large | peer | 4 words/s | **2.00×** (2.00–2.00) |" in text
-    assert "an old machine\n" in text
+    names = [line.split("|")[1].strip() for line in text.splitlines() if "regard |" in line]
+    assert names == ["small [2]", "large [1]"]
+    assert "| large [1] | peer | 4 words/s | **2.00×** (2.00–2.00) |" in text
+    assert text.endswith(f"\n\n[1] {harness.machine()}\n\n[2] an old machine\n")
     report("race", "A race", "How.", [raced("large")])
     assert [row["work"] for row in json.loads(table.with_suffix(".json").read_text("utf-8"))["rows"]] == ["large"]
 

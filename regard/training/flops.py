@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from regard.tasks import Task
 from regard.training.state import undisturbed
@@ -16,6 +15,8 @@ from regard.training.state import undisturbed
 
 def flops_per_token(model: nn.Module, task: Task, batch: Any, carry: Any) -> float:
     """Forward and backward, over the batch's tokens; afterwards the model and the random generators are as before."""
+    from torch.utils.flop_counter import FlopCounterMode  # brings Triton along, where there is one
+
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with undisturbed(), FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
         torch.autograd.backward(task.loss(model, batch, carry).total)

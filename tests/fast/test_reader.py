@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.core.mask import Mask
+from regard.core.spans import Spans
 from regard.core.watch import watch
 from regard.fast import Reader, prepare
 from regard.models.bert import Bert, Config
@@ -116,6 +118,16 @@ def test_it_steps_aside_while_somebody_watches_trains_or_has_changed_it() -> Non
     again = read(model, tokens, real)
     model.encoder.reader = None
     torch.testing.assert_close(again, read(model, tokens, real), atol=2e-5, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_it_steps_aside_where_not_everybody_sees_the_whole_row() -> None:
+    model, (_, real) = made(), batch([5, 3])
+    reader, spans = Reader(model.encoder, whole=False), Spans(real)
+    x = spans.pack(torch.randn(2, 5, 24))
+    assert reader(x, Mask(spans=spans)) is not None
+    for mask in (Mask(causal=True), Mask(causal=True, spans=spans), Mask(window=2), Mask(keys=real)):
+        assert reader(x, mask) is None
 
 
 @pytest.mark.parametrize("whole", [False, True])
