@@ -75,7 +75,8 @@ def main(asked: Sequence[str]) -> None:
         "on all sides: ours step by step, without the accelerator (bench/fast.py has it). The answers were checked to "
         "be the same tokens. Each engine in processes of its own, at its best number of threads (in brackets). "
         "torch.nn.Transformer has no cache: its decoder reads all words so far for each new one. It has no beams "
-        "either, and is raced at beam 1 and with few sentences alone."
+        "either, and is raced at beam 1 and with few sentences alone; so is generate with its static cache, compiled, "
+        "with one sentence."
     )
     if tiny:
         print(note, *found, sep="\n")
@@ -95,7 +96,9 @@ def compare(cell: Cell, running: dict[str, dict[str, apart.Engine]]) -> Comparis
 
 
 def can(name: str, cell: Cell) -> bool:
-    return name != LOOP or (cell.width == 1 and cell.batch <= FEW)
+    """Who has no cache is slow where there are many; to compile takes a while for each cell."""
+    most = {LOOP: FEW, STATIC: 1}.get(name)
+    return most is None or (cell.width == 1 and cell.batch <= most)
 
 
 # ---- the engines, each in processes of its own
@@ -126,16 +129,18 @@ def regard(size: str, vocab: int) -> Answer:
     return answer
 
 
-def hugging_face(size: str, vocab: int) -> Answer:
+def hugging_face(size: str, vocab: int, *, static: bool = False) -> Answer:
     from transformers import GenerationConfig
 
     _, model = alike(size, vocab)
+    if static:
+        model.forward = torch.compile(model.forward)
 
     def answer(cell: Cell) -> Answers:
         how = GenerationConfig(
             num_beams=cell.width, do_sample=False, min_new_tokens=LENGTH, max_new_tokens=LENGTH,
             early_stopping=cell.width > 1, pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=BOS,
-            use_cache=True,
+            use_cache=True, cache_implementation="static" if static else None,
         )  # fmt: skip
         real = torch.ones(cell.batch, LENGTH, dtype=torch.long)
         with torch.inference_mode():
@@ -149,8 +154,11 @@ def torch_nn(size: str, vocab: int) -> Answer:
     return lambda cell: model.greedy(cell.sources, BOS, EOS, LENGTH).tolist()
 
 
-LOOP = "torch.nn.Transformer"
-ENGINES = {"regard": regard, "Hugging Face generate": hugging_face, LOOP: torch_nn}
+LOOP, GENERATE = "torch.nn.Transformer", "Hugging Face generate"
+STATIC = f"{GENERATE}, static cache and compiled"
+ENGINES = {
+    "regard": regard, GENERATE: hugging_face, STATIC: partial(hugging_face, static=True), LOOP: torch_nn,
+}  # fmt: skip
 
 
 if __name__ == "__main__":
