@@ -143,7 +143,7 @@ def draw(path: Path) -> None:
     names = "tab:green", "tab:blue", "tab:red", "tab:orange", "tab:purple"
     colours = dict(zip(KINDS, names, strict=True))
     with plots.style():
-        figure = Figure((11, 0.26 * sum(map(len, PLACES.values())) + 1.6), layout="constrained")
+        figure = Figure((11, 0.32 * sum(map(len, PLACES.values())) + 1.6), layout="constrained")
         heights = [len(goals) for goals in PLACES.values()]
         for axes, (kinds, goals) in zip(
             figure.subplots(len(PLACES), height_ratios=heights), PLACES.items(), strict=True
@@ -155,7 +155,7 @@ def draw(path: Path) -> None:
                 for place, kind in enumerate(kinds):
                     if ratio := goal.reached(kind):
                         median, low, high = ratio
-                        at = row + 0.3 * (place - (len(kinds) - 1) / 2)
+                        at = row + 0.76 / len(kinds) * (place - (len(kinds) - 1) / 2)
                         axes.plot([low, high], [at, at], color=colours[kind], linewidth=2, alpha=0.5)
                         axes.plot(median, at, "o", color=colours[kind], markersize=5)
             axes.set_yticks(range(len(goals)), [goal.told for goal in goals], fontsize=8)
