@@ -304,7 +304,8 @@ def _weigh_keys(q: Tensor, k: Tensor, real: Tensor) -> Tensor:
 def _multiplied(x: Tensor) -> torch.dtype:
     """In which precision products are made of it."""
     device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    halved = torch.is_autocast_enabled(device) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if halved else x.dtype
 
 
 def _softmax(table: Tensor, seen: Tensor | None) -> Tensor:

@@ -91,6 +91,12 @@ class Begun(Spans):
         found.starts, found.others.starts = (_with_empty(starts, most) for starts in (self.starts, others.starts))
         return found
 
+    def begins(self, causal: bool) -> tuple[Tensor, Tensor]:
+        """Where rows of queries begin, and rows of keys."""
+        if causal and self.others is not None:
+            raise ValueError("causal came with rows of keys that are not the queries' own; leave it out for another's")
+        return self.asking.starts, self.starts
+
 
 class SteadySpans(Begun):
     """In `room` places, as many as are real or more: shapes do not depend on the data, and nothing is asked of the
@@ -128,11 +134,9 @@ class SteadySpans(Begun):
         return held[:places].unflatten(0, shape)
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float) -> Tensor:
-        if causal and self.others is not None:
-            raise ValueError("causal came with rows of keys that are not the queries' own; leave it out for another's")
         q, k, v = (t.squeeze(0).transpose(0, 1) for t in (q, k, v))  # t[0] would cost its gradient one copy more
-        look, asking, longest = self.along or look_along, self.asking, (self.asking.longest, self.longest)
-        context = look(q, k, v, asking.starts, self.starts, longest, causal=causal, dropout=dropout, scale=scale)
+        look, longest = self.along or look_along, (self.asking.longest, self.longest)
+        context = look(q, k, v, *self.begins(causal), longest, causal=causal, dropout=dropout, scale=scale)
         return context.transpose(0, 1)[None]
 
 
@@ -163,7 +167,7 @@ class Rows(Begun):
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float, scale: float) -> Tensor:
         q, k, v = (t.squeeze(0).transpose(0, 1) for t in (q, k, v))
-        context = self.along(q, k, v, self.asking.starts, self.starts, causal=causal, scale=scale)
+        context = self.along(q, k, v, *self.begins(causal), causal=causal, scale=scale)
         return context.transpose(0, 1)[None]
 
 

@@ -81,7 +81,7 @@ def _library() -> ctypes.CDLL:
 def _place() -> Path:
     """Where it is: with the package, or in the cache, or there by now."""
     found = NATIVE / f"{_stem()}.so"
-    if found.exists():
+    if is_whole(found):
         return found
     try:
         words = compiler()
@@ -133,7 +133,10 @@ def build(folder: Path, words: list[str], name: str) -> Path:
 
 def is_whole(place: Path) -> bool:
     """It is there, and as it was written."""
-    made = place.read_bytes() if place.exists() else b""
+    try:
+        made = place.read_bytes()
+    except OSError:
+        return False
     return made[-DIGEST:] == sha256(made[:-DIGEST]).digest()
 
 
@@ -183,13 +186,19 @@ def _kept(words: list[str]) -> Path:
 
 def _left() -> Path | None:
     """What a compiler that is gone has left in the cache, the latest first; it had no words of its own."""
+    damaged = None
     for home in (_cache, _own_temporary):
         try:
-            found = sorted(filter(is_whole, home().glob(f"{_stem()}-*.so")), key=lambda path: path.stat().st_mtime)
+            found = sorted(home().glob(f"{_stem()}-*.so"), key=lambda path: path.stat().st_mtime)
         except (OSError, RuntimeError):
             continue
-        if found:
-            return found[-1]
+        whole = [path for path in found if is_whole(path)]
+        if whole:
+            return whole[-1]
+        damaged = found[-1] if found else damaged
+    if damaged is not None:
+        what = f"{damaged} is not as it was written, and no C++ compiler was found to make it anew"
+        raise Unbuilt(f"{what}; install g++, or write arithmetic fp32")
     return None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 triton: Any = None
 with suppress(ImportError):  # there is none for this platform
-    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":  # others need not wait for it
+    if torch.backends.cuda.is_built() or "TRITON_INTERPRET" in os.environ:  # others need not wait for it
         import triton  # type: ignore[no-redef]
         import triton.language as tl
 

@@ -156,7 +156,8 @@ class Latest(Generic[R]):
         now = Likeness(parts)
         with self.alone:
             if self.like is None or not now.same(self.like):
-                self.like, self.found = now, self._read()
+                self.found = self._read()
+                self.like = now  # last: a process that is forked in between reads it once more
             return self.found
 
     def _read(self) -> R | None:

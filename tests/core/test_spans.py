@@ -15,7 +15,7 @@ from regard.core.attention import Attention
 from regard.core.linear import pack
 from regard.core.mask import Mask
 from regard.core.score import SCORES, Dots, Place, Score
-from regard.core.spans import Spans, SteadySpans
+from regard.core.spans import Rows, Spans, SteadySpans
 
 DIM, HEADS = 8, 2
 
@@ -322,6 +322,7 @@ def test_plain_spans_are_asked_by_nobody_else() -> None:
 
 def test_nobody_looks_at_rows_of_another_batch_causally() -> None:
     """Where the first query of a row stands among keys that are not its own, kernels do not agree."""
-    spans, x = SteadySpans(torch.ones(2, 3, dtype=torch.bool), 6), torch.randn(1, 2, 6, 8)
-    with pytest.raises(ValueError, match="causal came with rows of keys that are not the queries' own; leave it out"):
-        spans.asked_by(spans).look(x, x, x, causal=True, dropout=0.0, scale=1.0)
+    real, x = torch.ones(2, 3, dtype=torch.bool), torch.randn(1, 2, 6, 8)
+    for spans in (SteadySpans(real, 6), Rows(real, lambda q, *_, **__: q)):
+        with pytest.raises(ValueError, match="causal came with rows of keys that are not the queries' own; leave it"):
+            spans.asked_by(spans).look(x, x, x, causal=True, dropout=0.0, scale=1.0)

@@ -383,6 +383,15 @@ def test_keys_and_pairs_are_watched_together() -> None:
     torch.testing.assert_close(seen[""][0], attention.weigh(x, attention.project(x), mask))
 
 
+def test_queries_of_64_bits_are_multiplied_in_64() -> None:
+    """Whatever autocast says, and however large they are."""
+    attention, real = Attention(8).double(), torch.tensor([[True, False], [False, False]])
+    x = 1e6 * torch.ones(2, 2, 8, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16), watch(attention) as seen:
+        attention(x, mask=Mask(keys=real))
+    assert torch.equal(seen[""][0][:, 0, 0], torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_a_row_with_nothing_to_see_is_shown_as_nothing_under_autocast(kind: torch.dtype) -> None:
     """Where queries stay in 32 bits, as a cosine's do, and products are made in 16."""

@@ -91,8 +91,13 @@ def test_one_that_was_damaged_is_not_loaded_but_compiled_anew(
     assert not build.is_whole(first)
     with monkeypatch.context() as gone:
         without_a_compiler(gone)
-        with pytest.raises(Unbuilt, match="none was found"):
+        with pytest.raises(Unbuilt, match=r"is not as it was written, and no C\+\+ compiler was found to make it anew"):
             build._place()
+        other = first.with_name(f"{first.stem}-of-another-compiler.so")
+        other.write_bytes(whole)
+        os.utime(other, (0, 0))
+        first.with_name(f"{first.stem}-a-folder.so").mkdir()
+        assert build._place() == other
     assert build._place() == first
     assert first.read_bytes() == whole
     assert compiled(tmp_path) > times
@@ -294,6 +299,8 @@ def test_what_the_packages_build_has_made_is_taken_first(home: Path, monkeypatch
     monkeypatch.setattr(build, "_declared", lambda found: found)
     build._library.__wrapped__()
     assert loaded == [str(built)]
+    built.write_bytes(built.read_bytes()[:-1])
+    assert build._place() != built, "it was damaged"
 
 
 @pytest.mark.storm
