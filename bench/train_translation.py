@@ -86,7 +86,7 @@ def main(asked: Sequence[str]) -> None:
     with TemporaryDirectory() as scratch:
         task = prepared(work, Path(scratch))
         if asked[:1] == [ALONE]:
-            made, name = engines(task, work, Path(scratch), {}), "".join(asked[1:2])
+            made, name = engines(task, work, Path(scratch), {}), " ".join(asked[1:2]) or "no engine"
             refuse_others([name], [*made])
             step = made[name]()
             some = len(task.batches) if name == OURS else 4  # ours are compiled for few shapes, and meet them all

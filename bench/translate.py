@@ -75,8 +75,8 @@ def main(asked: Sequence[str]) -> None:
         "on all sides: ours step by step, without the accelerator (bench/fast.py has it). The answers were checked to "
         "be the same tokens. Each engine in processes of its own, at its best number of threads (in brackets). "
         "torch.nn.Transformer has no cache: its decoder reads all words so far for each new one. It has no beams "
-        "either, and is raced at beam 1 and with few sentences alone; so is generate with its static cache, compiled, "
-        "with one sentence."
+        "either, and is raced at beam 1 and with few sentences alone. generate with its static cache, compiled, is "
+        "raced with one sentence at beam 1."
     )
     if tiny:
         print(note, *found, sep="\n")

@@ -4,7 +4,7 @@ import sys
 
 from regard.fast.build import Unbuilt, build_in
 
-if "--help" in sys.argv[1:]:
+if {"--help", "-h"} & {*sys.argv[1:]}:
     sys.exit(print(__doc__))
 if sys.argv[1:]:
     sys.exit(f"{' '.join(sys.argv[1:])}: python -m regard.fast takes no words; CXX names the compiler")
